@@ -1,0 +1,175 @@
+"""Start-up checks: a setting that cannot be honoured fails before any worker is started, with the key and the mend.
+
+verl resolves estimator and reward manager by name only, so under a stock trainer mode ``grail`` would fail at the
+first step, and ``gar`` would quietly pay no bonus. The checks therefore run inside ``verl.utils.config.validate_config``
+(called by main_ppo, by the legacy main_ppo_v0 and by one_step_off_policy) and, for the fully-async trainer, which does
+not validate, inside ``verl.trainer.main_ppo.run_ppo``. The reward manager repeats them in its workers.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_grail.config import OUR_MODES, STOCK_MODES, ConfigError, Settings, load_settings
+
+logger = logging.getLogger(__name__)
+
+
+def _get(config: DictConfig, key: str, default: Any = None) -> Any:
+    value = OmegaConf.select(config, key, default=default)
+    return default if value is None else value
+
+
+def _asked_by(settings: Settings) -> str:
+    if settings.grail:
+        return "algorithm.adv_estimator=grail"
+    if settings.oar_g:
+        return "algorithm.adv_estimator=oar_g"
+    return "reward.reward_manager.name=gar"
+
+
+def _check_trainer(config: DictConfig, settings: Settings) -> None:
+    asked = _asked_by(settings)
+    if OmegaConf.select(config, "async_training") is not None:
+        raise ConfigError(
+            f"{asked} does not run under the fully-async trainer: start python -m verl.trainer.main_ppo with "
+            "trainer.v1.trainer_mode=grail_separate_async"
+        )
+    if not _get(config, "trainer.use_v1", True):
+        raise ConfigError(
+            f"{asked} does not run under the legacy trainer: set trainer.use_v1=True and "
+            "trainer.v1.trainer_mode=grail_sync"
+        )
+    mode = _get(config, "trainer.v1.trainer_mode")
+    if mode not in OUR_MODES:
+        mend = f"grail_{mode}" if mode in STOCK_MODES else "one of " + ", ".join(OUR_MODES)
+        raise ConfigError(
+            f"{asked} needs the signals of the live policy, which trainer.v1.trainer_mode={mode} does not compute: set "
+            f"trainer.v1.trainer_mode={mend}"
+        )
+
+
+def _check_actor(config: DictConfig) -> None:
+    strategy = _get(config, "actor_rollout_ref.actor.strategy")
+    if strategy not in ("fsdp", "fsdp2"):
+        raise ConfigError(f"actor_rollout_ref.actor.strategy={strategy} is not supported yet: set it to fsdp2 or fsdp")
+    refused = {
+        "actor_rollout_ref.model.use_fused_kernels": "the fused kernels never call the output layer, where the signals "
+        "are taken; our pass does not materialise the logits either, so set it to False",
+        "actor_rollout_ref.model.enable_activation_offload": "verl then checkpoints with reentry, which cannot take "
+        "gradients with respect to activations; set it to False",
+        "actor_rollout_ref.actor.fsdp_config.qat.enable": "a fake-quantised output layer has no closed-form gradient "
+        "here; set it to False",
+    }
+    for key, why in refused.items():
+        if _get(config, key, False):
+            raise ConfigError(f"{key}=True: {why}")
+    dtype = _get(config, "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype")
+    if dtype in ("fp16", "float16"):
+        raise ConfigError(
+            f"actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype={dtype} underflows answer-loss gradients: "
+            "set it to bf16 or fp32"
+        )
+    if _get(config, "actor_rollout_ref.rollout.temperature", 1.0) <= 0:
+        raise ConfigError("actor_rollout_ref.rollout.temperature must be above 0: the answer loss divides by it")
+
+
+def _check_weighting(config: DictConfig, settings: Settings) -> None:
+    section = settings.weighting
+    if section is None:
+        return
+    changes_advantage = {
+        "algorithm.use_kl_in_reward": _get(config, "algorithm.use_kl_in_reward", False),
+        "algorithm.rollout_correction.rollout_rs": _get(config, "algorithm.rollout_correction.rollout_rs"),
+    }
+    for key, value in changes_advantage.items():
+        if value and section.select_by == "advantage":
+            raise ConfigError(
+                f"{section.key}.select_by=advantage must know the advantage before the log-prob pass, but {key}={value} "
+                f"changes it afterwards: set {section.key}.select_by=verdict"
+            )
+    if section.base_estimator in ("grpo", "grpo_vectorized", "grpo_passk"):
+        logger.info(
+            "%s: base advantage %s, divided by the group's standard deviation: %s (%s.norm_adv_by_std; "
+            "algorithm.norm_adv_by_std_in_grpo is for verl's own grpo only)",
+            section.key,
+            section.base_estimator,
+            section.norm_adv_by_std,
+            section.key,
+        )
+
+
+def _check_gar(config: DictConfig, settings: Settings) -> None:
+    if settings.gar is None:
+        return
+    if _get(config, "reward.reward_manager.source", "register") != "register":
+        raise ConfigError("reward.reward_manager.source must be register for reward.reward_manager.name=gar")
+    if _get(config, "reward.reward_model.enable", False):
+        raise ConfigError(
+            "reward.reward_model.enable=True bypasses the reward manager, so gar would find no verdicts: set it to False "
+            "and verify with reward.custom_reward_function"
+        )
+    if _get(config, "algorithm.filter_groups.enable", False):
+        raise ConfigError(
+            "algorithm.filter_groups.enable=True evicts groups whose rollouts all pass before GAR's bonus can tell them "
+            "apart: set it to False"
+        )
+
+
+def _warn_unread(config: DictConfig, settings: Settings) -> None:
+    read = {
+        "algorithm.grail": settings.grail is not None,
+        "algorithm.oar_g": settings.oar_g is not None,
+        "reward.gar": settings.gar is not None,
+    }
+    switch = {
+        "algorithm.grail": "algorithm.adv_estimator=grail",
+        "algorithm.oar_g": "algorithm.adv_estimator=oar_g",
+        "reward.gar": "reward.reward_manager.name=gar",
+    }
+    for key, used in read.items():
+        if not used and OmegaConf.select(config, key):
+            logger.warning("%s is set but not read: it takes %s", key, switch[key])
+
+
+def check_run(config: DictConfig) -> Settings:
+    """Check a composed run config; returns its settings.
+
+    Raises:
+        ConfigError: naming the config key and the mend.
+    """
+    settings = load_settings(config)
+    _warn_unread(config, settings)
+    if settings.active:
+        _check_trainer(config, settings)
+        _check_actor(config)
+        _check_weighting(config, settings)
+        _check_gar(config, settings)
+    return settings
+
+
+def _checked(function, config_of):
+    if getattr(function, "_verl_grail", False):
+        return function
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        check_run(config_of(*args, **kwargs))
+        return function(*args, **kwargs)
+
+    wrapper._verl_grail = True
+    return wrapper
+
+
+def wrap_validate_config(module) -> None:
+    """Check in ``verl.utils.config.validate_config(config, use_reference_policy, use_critic)``."""
+    module.validate_config = _checked(module.validate_config, lambda config, *a, **k: config)
+
+
+def wrap_run_ppo(module) -> None:
+    """Check in ``verl.trainer.main_ppo.run_ppo(config, task_runner_class)``, which the fully-async trainer goes through."""
+    module.run_ppo = _checked(module.run_ppo, lambda config, *a, **k: config)
