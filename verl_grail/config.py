@@ -35,6 +35,9 @@ STOCK_MODES = ("sync", "colocate_async", "separate_async")
 OUR_MODES = {f"grail_{mode}": mode for mode in STOCK_MODES}
 """Our trainer modes and the verl mode that each extends."""
 
+MODE_KEY = "trainer.v1.signal_trainer"
+"""Where our trainers note their own mode, since they put the stock mode's name back for verl to compare with."""
+
 READINGS = ("paper", "authors_code")
 
 

@@ -143,7 +143,9 @@ def schedule_rows(rows: list[Row], n_ranks: int, limits: Limits, **request: Any)
     return order, plans, PassRequest(schedule.n_forward, schedule.n_backward, **request)
 
 
-def run_pass(engine, rows: list[Row], order: list[int], plans, request: PassRequest) -> dict[int, dict[str, torch.Tensor]]:
+def run_pass(
+    engine, rows: list[Row], order: list[int], plans, request: PassRequest
+) -> dict[int, dict[str, torch.Tensor]]:
     """One pass over this rank's rows; results by row index, cut to the response where they are full length."""
     data = batch_of([rows[i] for i in order], [plans[i] for i in order])
     with engine.eval_mode():

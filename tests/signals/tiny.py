@@ -128,3 +128,20 @@ def reference(model, row: Row, temperature: float = 1.0, leaf: str = "embeddings
         total += g if raw else g * h.detach()
         count += 1
     return Expected(log_probs.detach(), entropy.detach(), saliency, total / max(count, 1))
+
+
+def oar_g_reference(model, row: Row, noise: torch.Tensor) -> torch.Tensor:
+    """OAR-G influence of each response token: |e_t . dKL/de_t| with noise on the response embeddings."""
+    ids, p = row.ids.unsqueeze(0), len(row.prompt)
+    a, b = row.answer
+    at = slice(p + a - 1, p + b - 1)
+    e = model.get_input_embeddings()(ids).detach()
+    shifted = e.clone()
+    shifted[0, p:] += noise
+    leaf = shifted.requires_grad_()
+    clean = model(inputs_embeds=e).logits[0, at].mean(0).detach()
+    noisy = model(inputs_embeds=leaf).logits[0, at].mean(0)
+    p0 = torch.softmax(clean, -1)
+    kl = (p0 * (p0.log() - torch.log_softmax(noisy, -1))).sum()
+    (g,) = torch.autograd.grad(kl, leaf)
+    return (e * g)[0, p:].sum(-1).abs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from verl_grail.core.regions import Regions
@@ -65,9 +66,8 @@ def oar_g_weights(
 def noise(seed: int, step: int, row_key: int, shape: tuple[int, int], std: float) -> torch.Tensor:
     """Gaussian noise (length, d) float32 on the CPU, a function of (seed, step, row, position) and of nothing else.
 
-    The generator is seeded per row and drawn position by position, so micro-batching, packing and the number of ranks
-    do not change it.
+    One generator per row, drawn position by position, so micro-batching, packing and the number of ranks do not change
+    it.
     """
-    mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + row_key * 0x94D049BB133111EB) % (1 << 63)
-    generator = torch.Generator().manual_seed(mixed)
-    return torch.randn(shape, generator=generator) * std
+    generator = np.random.default_rng([seed, step, row_key])
+    return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32)) * std

@@ -10,24 +10,37 @@ of the dozen processes of a run, and most of them never load the engines, the mo
 Left out: FSDP1 (see `verl_grail.cpu.engine`), Megatron, tensor-parallel vLLM, sleep mode (vLLM has none on CPU).
 """
 
+import functools
+import importlib
 import os
+from types import ModuleType
 
 import wrapt
 
 PLATFORM = "cpu"
 """The value of ``VERL_PLATFORM`` that switches this package on, and verl's device name under it."""
 
-HOOKS: tuple[tuple[str, str], ...] = (
-    ("verl.plugin.platform", "verl_grail.cpu.platform:register"),
+REGISTRATIONS: tuple[tuple[str, str], ...] = (
+    ("verl.plugin.platform", "verl_grail.cpu.platform"),
+    ("verl.workers.engine.fsdp.transformer_impl", "verl_grail.cpu.engine"),
+    ("verl.checkpoint_engine", "verl_grail.cpu.checkpoint_engine"),
+)
+"""(verl module, our module to import after it). Ours register themselves in their last line."""
+
+PATCHES: tuple[tuple[str, str], ...] = (
     ("verl.utils.distributed", "verl_grail.cpu.patches:gloo_backend_string"),
     ("verl.utils.model", "verl_grail.cpu.patches:value_head_attention"),
     ("verl.utils.fsdp_utils", "verl_grail.cpu.patches:sharded_save_copies"),
-    ("verl.workers.engine.fsdp.transformer_impl", "verl_grail.cpu.engine:register"),
-    ("verl.checkpoint_engine", "verl_grail.cpu.checkpoint_engine:register"),
 )
 """(verl module, what to call with it once it is imported). wrapt imports the right-hand side only then."""
 
 _installed = False
+
+
+def _import(name: str, _verl_module: ModuleType) -> None:
+    # An import and not a call: when someone imports our module first, it is half-way through importing verl's when
+    # this hook fires, and has nothing to call yet. It registers itself when it gets to its end.
+    importlib.import_module(name)
 
 
 def enabled() -> bool:
@@ -49,6 +62,8 @@ def install() -> bool:
         from verl_grail.cpu import patches
 
         patches.vllm_distribution_name()
-        for module, hook in HOOKS:
-            wrapt.register_post_import_hook(hook, module)
+        for module, ours in REGISTRATIONS:
+            wrapt.register_post_import_hook(functools.partial(_import, ours), module)
+        for module, patch in PATCHES:
+            wrapt.register_post_import_hook(patch, module)
     return True

@@ -1,6 +1,6 @@
 """Weight transfer between CPU processes for ``trainer.v1.trainer_mode=separate_async``: backend "zmq_cpu".
 
-The trainer refuses "naive" (verl/trainer/ppo/v1/trainer_separate_async.py:79), and verl's other backends need an
+The trainer refuses "naive" (verl/trainer/ppo/v1/trainer_separate_async.py:68), and verl's other backends need an
 accelerator's transport. This one packs the weights into buckets and sends them over TCP from actor rank 0 to every
 rollout worker, by the contract of verl/checkpoint_engine/base.py:CheckpointEngine.
 
@@ -12,7 +12,6 @@ and not pickles, so a stray connection cannot run code. The bytes are those of t
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Generator
-from types import ModuleType
 from typing import Any
 
 import ray
@@ -25,6 +24,8 @@ from verl.checkpoint_engine.base import (
     merge_weight_chunks,
     split_weight_chunks,
 )
+
+from verl_grail.cpu import enabled
 
 BACKEND = "zmq_cpu"
 """The name for ``actor_rollout_ref.rollout.checkpoint_engine.backend``."""
@@ -174,6 +175,10 @@ class ZmqCpuCheckpointEngine(CheckpointEngine):
             ) from None
 
 
-def register(_module: ModuleType | None = None) -> None:
-    """Register the backend with verl; the post-import hook of ``verl.checkpoint_engine``."""
+def register() -> None:
+    """Register the backend with verl."""
     CheckpointEngineRegistry.register(BACKEND)(ZmqCpuCheckpointEngine)
+
+
+if enabled():
+    register()

@@ -6,12 +6,11 @@ offload policy of forward-only models. FSDP1 is refused by name: verl builds it 
 """
 
 import dataclasses
-from types import ModuleType
 
 from verl.workers.engine.base import BaseEngine, EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
-from verl_grail.cpu import PLATFORM
+from verl_grail.cpu import PLATFORM, enabled
 
 
 class _CPUFSDP2:
@@ -19,7 +18,7 @@ class _CPUFSDP2:
 
     def _build_fsdp_module(self, module):
         # A forward-only engine (the reference policy), or offload_policy=True, asks FSDP2 to offload into pinned
-        # memory (transformer_impl.py:457), and pinning needs an accelerator. Here the parameters are where an offload
+        # memory (transformer_impl.py:462), and pinning needs an accelerator. Here the parameters are where an offload
         # would put them, so the build sees both options off. The config is frozen: lend it a copy.
         config = self.engine_config
         self.engine_config = dataclasses.replace(config, forward_only=False, offload_policy=False)
@@ -55,9 +54,13 @@ _ENGINES = (
 )
 
 
-def register(_module: ModuleType | None = None) -> None:
-    """Register the engines with verl; the post-import hook of verl's FSDP ``transformer_impl``."""
+def register() -> None:
+    """Register the engines with verl."""
     for model_type, backend, engine in _ENGINES:
         # verl asserts that a key is registered once (verl/workers/engine/base.py:389).
         if PLATFORM not in EngineRegistry._engines.get(model_type, {}).get(backend, {}):
             EngineRegistry.register(model_type=model_type, backend=backend, device=PLATFORM)(engine)
+
+
+if enabled():
+    register()

@@ -22,7 +22,7 @@ def cpu_env(offline: bool = True) -> dict[str, str]:
     """
     env = {
         "VERL_PLATFORM": PLATFORM,
-        # verl/trainer/ppo/v1/trainer_separate_async.py:181 calls ``logger.info(..., flush=True)``, a TypeError as soon
+        # verl/trainer/ppo/v1/trainer_separate_async.py:184 calls ``logger.info(..., flush=True)``, a TypeError as soon
         # as INFO is on: separate_async with hybrid_engine=False dies there under verl's default level.
         "VERL_LOGGING_LEVEL": "WARN",
         # About a dozen processes share the cores: more threads each only fight.
@@ -121,6 +121,7 @@ def cpu_overrides(
         f"{rollout}.max_num_seqs=64",
         f"{rollout}.max_num_batched_tokens={max(1024, context)}",
         f"{rollout}.log_prob_micro_batch_size_per_gpu={micro_batch_size}",
+        f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={micro_batch_size}",
         # Without a figure vLLM takes a share of the host's memory, per server.
         f"+{rollout}.engine_kwargs.vllm.kv_cache_memory_bytes={kv_cache_bytes}",
         # The "mp" executor leaves files in /dev/shm behind.
@@ -151,3 +152,22 @@ def cpu_overrides(
             f"{rollout}.checkpoint_engine.backend=zmq_cpu",
         ]
     return overrides
+
+
+def critic_overrides(model: str, *, micro_batch_size: int = 8) -> list[str]:
+    """What a run with a critic (``algorithm.adv_estimator=gae``) needs on top of `cpu_overrides`.
+
+    Args:
+        model: path the critic is initialised from.
+        micro_batch_size: sequences per forward pass.
+    """
+    return [
+        f"critic.model.path={model}",
+        "+critic.model.override_config.attn_implementation=sdpa",
+        "critic.model.use_remove_padding=False",
+        "critic.model.enable_gradient_checkpointing=False",
+        "critic.strategy=fsdp2",
+        "critic.fsdp.use_torch_compile=False",
+        f"+critic.fsdp.mixed_precision={_FP32}",
+        f"critic.ppo_micro_batch_size_per_gpu={micro_batch_size}",
+    ]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
-from verl_grail.cpu import PLATFORM
+from verl_grail.cpu import PLATFORM, enabled
 
 
 def _nothing(*_args, **_kwargs) -> None:
@@ -126,7 +126,11 @@ class PlatformCPU(PlatformBase):
         return None
 
 
-def register(_module: types.ModuleType | None = None) -> None:
-    """Register `PlatformCPU` with verl; the post-import hook of ``verl.plugin.platform``."""
+def register() -> None:
+    """Register `PlatformCPU` with verl."""
     if PlatformRegistry.get(PLATFORM) is not PlatformCPU:
         PlatformRegistry.register(platform=PLATFORM)(PlatformCPU)
+
+
+if enabled():
+    register()

@@ -8,7 +8,7 @@ from verl_grail.cpu import enabled
 def register() -> None:
     """Keep vLLM's weights writable for the trainer's sync (`patches.keep_linear_weights`); nothing on other platforms.
 
-    vLLM calls this more than once per process (vllm/plugins/__init__.py:load_general_plugins); the patch marks itself.
+    vLLM asks plugins to bear repeated calls (vllm/plugins/__init__.py:load_general_plugins); the patch marks itself.
     """
     if enabled():
         wrapt.register_post_import_hook(

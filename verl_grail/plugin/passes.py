@@ -123,8 +123,7 @@ class SignalRunner:
         try:
             request = self._request(schedule, step=0, log_probs=False, vectors=True)
             self._call([keys[i] for i in schedule.order], ANCHOR_PARTITION, request)
-            data = tq.kv_batch_get(keys=keys, partition_id=ANCHOR_PARTITION, select_fields=["gradient_vector"])
-            return torch.as_tensor(data["gradient_vector"])[: len(anchors)]
+            return read_vectors(keys, ANCHOR_PARTITION)[: len(anchors)]
         finally:
             tq.kv_clear(keys=keys, partition_id=ANCHOR_PARTITION)
 
@@ -157,6 +156,12 @@ class SignalRunner:
         output = self._wg.compute_signals(meta)
         if len(output) != len(keys):
             raise RuntimeError(f"the signal pass returned {len(output)} of {len(keys)} rows")
+
+
+def read_vectors(keys: list[str], partition: str) -> torch.Tensor:
+    """Gradient-activation vectors (len(keys), d) of rows that have been through a pass."""
+    data = tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=["gradient_vector"])
+    return torch.stack(list(data["gradient_vector"].unbind()))
 
 
 def _sequence_fields(sequences: list[tuple[list[int], list[int], tuple[int, int]]], plans: torch.Tensor) -> TensorDict:

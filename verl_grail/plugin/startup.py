@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_grail.config import OUR_MODES, STOCK_MODES, ConfigError, Settings, load_settings
+from verl_grail.config import MODE_KEY, OUR_MODES, STOCK_MODES, ConfigError, Settings, load_settings
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def _check_trainer(config: DictConfig, settings: Settings) -> None:
             f"{asked} does not run under the legacy trainer: set trainer.use_v1=True and "
             "trainer.v1.trainer_mode=grail_sync"
         )
-    mode = _get(config, "trainer.v1.trainer_mode")
+    mode = _get(config, MODE_KEY) or _get(config, "trainer.v1.trainer_mode")
     if mode not in OUR_MODES:
         mend = f"grail_{mode}" if mode in STOCK_MODES else "one of " + ", ".join(OUR_MODES)
         raise ConfigError(

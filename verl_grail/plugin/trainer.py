@@ -22,19 +22,19 @@ from typing import Any
 import ray
 import torch
 import transfer_queue as tq
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 
-from verl_grail.config import OUR_MODES, GrailConfig
+from verl_grail.config import MODE_KEY, OUR_MODES, GrailConfig
 from verl_grail.core.tokens import TokenBytes
 from verl_grail.plugin.alignment import Alignment, AlignmentPlan, align, plan_alignment
 from verl_grail.plugin.dumps import dump_columns
 from verl_grail.plugin.estimators import Handover, hand_over
-from verl_grail.plugin.passes import SignalRunner
+from verl_grail.plugin.passes import SignalRunner, read_vectors
 from verl_grail.plugin.startup import check_run
 from verl_grail.plugin.step import StepRows, read_rows
 from verl_grail.plugin.weighting import Weighting, WeightingPlan, plan_weighting, scale_ratio, weigh_grail, weigh_oar_g
@@ -72,6 +72,7 @@ class SignalTrainer(PPOTrainer):
         self.settings = check_run(config)
         mode = config.trainer.v1.trainer_mode
         with open_dict(config):
+            OmegaConf.update(config, MODE_KEY, mode)  # the reward workers check the run again
             config.trainer.v1.trainer_mode = OUR_MODES.get(mode, mode)
         super().__init__(config)
         self._update: _Update | None = None
@@ -191,9 +192,7 @@ class SignalTrainer(PPOTrainer):
             return
         vectors = torch.zeros(0, 1)
         if plan.rows:
-            keys = [batch.keys[i] for i in plan.rows]
-            data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["gradient_vector"])
-            vectors = torch.as_tensor(data["gradient_vector"])
+            vectors = read_vectors([batch.keys[i] for i in plan.rows], batch.partition_id)
         assert update.anchors is not None
         done = update.alignment = align(update.rows, plan, self.settings.gar, vectors, update.anchors)
         metrics.update(done.metrics)

@@ -21,7 +21,7 @@ from verl_grail.core.grail import saliency_norm
 from verl_grail.core.head import HeadQuery, HeadResult, answer_sums, kl_cotangent, run_head
 from verl_grail.core.oar_g import influence, noise
 from verl_grail.signals.hf import ModelParts, check_model
-from verl_grail.signals.hooks import Leaf, checkpointing_in_eval, replaced_head
+from verl_grail.signals.hooks import Leaf, checkpointing_in_eval, replaced_head, settle_fsdp1
 from verl_grail.signals.positions import Positions, full_rows, locate_positions, response_rows
 from verl_grail.signals.request import Column, PassRequest
 
@@ -245,6 +245,7 @@ class SignalPass:
         with leaf():
             self._forward(micro, run)
             (gradient,) = torch.autograd.grad(run.surrogate, [leaf.value])
+        settle_fsdp1(self.engine.module)
         return gradient
 
     def _noise(self, micro: TensorDict, at: Positions, embeddings: torch.Tensor) -> torch.Tensor:
@@ -274,8 +275,11 @@ class SignalPass:
 
 def _inputs(data: TensorDict, packed: bool, temperature: float) -> TensorDict:
     """The fields of the pass, and the keys that ``prepare_model_inputs`` reads."""
+    tensors = {name: data[name] for name in PASS_FIELDS}
+    plan = tensors["signal_plan"]  # TransferQueue may hand equal rows back as a jagged tensor
+    tensors["signal_plan"] = torch.stack(list(plan.unbind())) if plan.is_nested else plan
     return tu.get_tensordict(
-        {name: data[name] for name in PASS_FIELDS},
+        tensors,
         non_tensor_dict={"use_remove_padding": packed, "use_fused_kernels": False, "temperature": temperature},
     )
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp._runtime_utils import _reshard
 
 from verl_grail.signals.hf import ModelParts, leaf_layer
 
@@ -78,3 +80,16 @@ def checkpointing_in_eval(layers: Sequence[torch.nn.Module], leaf: str) -> Itera
     finally:
         for m in flagged:
             m.training = False
+
+
+def settle_fsdp1(module: torch.nn.Module) -> None:
+    """Let FSDP1 modules show their sharded parameters again after a backward to an activation.
+
+    FSDP1 goes back to them in its post-backward hooks, which hang on parameter gradients; none is formed here. Its
+    catch-all (torch/distributed/fsdp/_runtime_utils.py, _catch_all_reshard) takes a module that is not sharded (one rank)
+    for resharded, and such a module would be left without parameters.
+    """
+    for m in module.modules():
+        handle = getattr(m, "_handle", None) if isinstance(m, FullyShardedDataParallel) else None
+        if handle is not None:
+            _reshard(m, handle, handle.uses_sharded_strategy)
