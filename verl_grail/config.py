@@ -297,18 +297,18 @@ def parse_section(cls: type[Section], node: Any) -> Section:
         ConfigError: unknown key, wrong type or value; the message starts with the full key.
     """
     known = [f.name for f in fields(cls)]
-    given = OmegaConf.create({}) if node is None else OmegaConf.create(node)
-    if not isinstance(given, DictConfig):
-        raise ConfigError(f"{cls.key} must be a mapping of settings, not {node!r}")
-    values = OmegaConf.to_container(given, resolve=True)
-    for name in values:  # type: ignore[union-attr]
+    # resolved in place: a copy of the node would lose the rest of the config that its interpolations point to
+    values = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node or {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{cls.key} must be a mapping of settings, not {values!r}")
+    for name in values:
         if name not in known:
             raise ConfigError(f"{cls.key}.{name} is unknown; the settings of {cls.key} are: {', '.join(known)}")
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), values))  # type: ignore[return-value]
     except OmegaConfBaseException as e:
         name = getattr(e, "full_key", None) or ""
-        raise ConfigError(f"{cls.key}.{name}={values.get(name)!r}: {str(e).splitlines()[0]}") from e  # type: ignore[union-attr]
+        raise ConfigError(f"{cls.key}.{name}={values.get(name)!r}: {str(e).splitlines()[0]}") from e
 
 
 @dataclass(frozen=True)

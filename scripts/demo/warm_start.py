@@ -2,9 +2,9 @@
 
 The point is a policy that keeps the format, mixes both methods and gets about 45 % of its answers right at
 temperature 1: reinforcement learning then has rollouts of both verdicts in nearly every group. So training stops on
-accuracy, measured by sampling answers to problems that neither data file holds, and not on a loss.
-
-Left out on purpose: learning-rate decay (the stop comes unannounced), dropout, packing.
+accuracy, measured by sampling answers to problems that neither data file holds, and not on a loss. The learning
+rate falls linearly to zero over `Settings.max_steps`: at a constant rate the accuracy jumps by ten points from check
+to check, while under the decay it rises steadily through the target.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ class Settings:
     warmup_steps: int = 30
     target: float = 0.45
     """Training stops at the first measured accuracy that reaches this."""
-    first_check: int = 600
+    first_check: int = 800
     check_every: int = 50
     check_size: int = 192
     """Problems a check samples one answer each to: a standard error of 3.6 points."""
-    max_steps: int = 3000
+    max_steps: int = 1300
+    """Also the length of the learning rate's decay; the target is met a little before its end."""
 
 
 NORMAL = Settings()
-FAST = Settings(layers=3, first_check=200)
+FAST = Settings(layers=3, first_check=350, max_steps=650)
 
 
 class Muon:
@@ -120,7 +121,7 @@ def batches(
         # Prompt and solution are encoded apart, as in a rollout: no token may straddle the seam.
         prompts = tokenizer([demo_tokenizer.prompt_text(tokenizer, problem.text) for problem in drawn])["input_ids"]
         solutions = tokenizer([task.solution(problem, rng.choice(task.METHODS)) for problem in drawn])["input_ids"]
-        pairs = [(p, s + [tokenizer.eos_token_id]) for p, s in zip(prompts, solutions, strict=True)]
+        pairs = [(p, [*s, tokenizer.eos_token_id]) for p, s in zip(prompts, solutions, strict=True)]
         pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
         starts = list(range(0, len(pairs), batch_size))
         rng.shuffle(starts)
@@ -225,7 +226,7 @@ def _train(tokenizer, ranges, settings, max_new_tokens, seed) -> tuple[Qwen3ForC
             loss = model(input_ids=inputs, labels=labels, use_cache=False).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            ramp = min(1.0, step / settings.warmup_steps)
+            ramp = min(step / settings.warmup_steps, 1 - (step - 1) / settings.max_steps)
             for group in adam.param_groups:
                 group["lr"] = settings.adam_lr * ramp
             adam.step()

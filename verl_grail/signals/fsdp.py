@@ -109,10 +109,7 @@ class _HeadRun:
         flat = hidden.flatten(0, -2)
         part = self.part = Slice(self._engine, self._at, flat.shape[0])
         states = flat[part.predicting]
-        if self._clean is None:
-            cotangent = self._results(states.detach())
-        else:
-            cotangent = self._oar_g_cotangent(states.detach())
+        cotangent = (self._results if self._clean is None else self._oar_g_cotangent)(states.detach())
         if not torch.is_grad_enabled():
             return hidden.new_zeros(1, 1, 1)
         answer = self._at.answer[part.mine]

@@ -41,15 +41,15 @@ def find_parts(module: torch.nn.Module) -> ModelParts:
         if getattr(config, key, None) not in (None, 1, 1.0):
             raise ConfigError(
                 f"{_MODEL}: {name} changes its logits after the output layer ({key}={getattr(config, key)}); the "
-                "gradients of GRAIL and GAR do not account for that yet. Use another model, or verl's stock trainer modes"
+                "gradients of GRAIL and GAR do not account for that yet. Use another model, or a stock trainer mode"
             )
     if hasattr(config, "vision_config"):
         raise ConfigError(f"{_MODEL}: {name} takes images; GRAIL and GAR work on text models only so far")
     head = getattr(model.get_output_embeddings(), "_fsdp_wrapped_module", model.get_output_embeddings())
     if type(head).__name__.removeprefix("FSDP") != "Linear" or not isinstance(head, torch.nn.Linear):
         raise ConfigError(
-            f"{_MODEL}: the output layer of {name} is {type(head).__name__}, not a plain Linear. If LoRA adapts it, take "
-            "lm_head out of actor_rollout_ref.model.target_modules"
+            f"{_MODEL}: the output layer of {name} is {type(head).__name__}, not a plain Linear. If LoRA adapts it, "
+            "take lm_head out of actor_rollout_ref.model.target_modules"
         )
     embeddings = model.get_input_embeddings()
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]

@@ -86,8 +86,8 @@ def settle_fsdp1(module: torch.nn.Module) -> None:
     """Let FSDP1 modules show their sharded parameters again after a backward to an activation.
 
     FSDP1 goes back to them in its post-backward hooks, which hang on parameter gradients; none is formed here. Its
-    catch-all (torch/distributed/fsdp/_runtime_utils.py, _catch_all_reshard) takes a module that is not sharded (one rank)
-    for resharded, and such a module would be left without parameters.
+    catch-all (torch/distributed/fsdp/_runtime_utils.py, _catch_all_reshard) takes a module that is not sharded (one
+    rank) for resharded, and such a module would be left without parameters.
     """
     for m in module.modules():
         handle = getattr(m, "_handle", None) if isinstance(m, FullyShardedDataParallel) else None

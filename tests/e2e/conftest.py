@@ -1,0 +1,128 @@
+"""One Ray cluster and one warm-started tiny model for all end-to-end tests; each run is verl's own command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from verl_grail.cpu.overrides import cpu_env, cpu_overrides
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(item.fspath).parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.e2e)
+
+
+@dataclass
+class Run:
+    """A finished ``python -m verl.trainer.main_ppo``."""
+
+    folder: Path
+    log: str
+
+    @property
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """Logged metrics by step."""
+        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+        return {r["step"]: r["data"] for r in map(json.loads, lines)}
+
+    def rollouts(self, step: int) -> list[dict]:
+        """Dumped rollouts of a step."""
+        return [json.loads(line) for line in (self.folder / "rollouts" / f"{step}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def task(tmp_path_factory) -> Path:
+    """The demo's task and warm-started model, in its fast size."""
+    out = tmp_path_factory.mktemp("task")
+    command = [sys.executable, str(ROOT / "scripts/demo/prepare.py"), "--out", str(out), "--fast"]
+    subprocess.run(command, check=True, env={**os.environ, "VERL_PLATFORM": "cpu"})
+    return out
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Address of one Ray node with three slots (two trainer ranks and a standalone rollout server at most)."""
+    import ray
+
+    before = {k: os.environ.get(k) for k in cpu_env()}
+    os.environ.update(cpu_env())  # workers inherit the environment of the node, not of the driver
+    context = ray.init(
+        num_cpus=24, num_gpus=3, include_dashboard=False, object_store_memory=200_000_000, log_to_driver=False
+    )
+    yield context.address_info["gcs_address"]
+    ray.shutdown()
+    for key, value in before.items():
+        if value is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = value
+
+
+def task_overrides(task: Path, n_ranks: int, mode: str, **sizes) -> list[str]:
+    """Overrides of a small run on the demo's task."""
+    card = json.loads((task / "task.json").read_text())
+    sizes = {"train_batch_size": 8, "group_size": 4, "micro_batch_size": 8, "lr": 1e-4, **sizes}
+    stock = mode.removeprefix("grail_")
+    overrides = cpu_overrides(
+        str(task / "model"),
+        n_ranks,
+        trainer_mode=stock,
+        prompt_length=card["lengths"]["max_prompt_length"],
+        response_length=card["lengths"]["max_response_length"],
+        **sizes,
+    )
+    overrides = [o for o in overrides if "ray_init" not in o]
+    return [
+        *overrides,
+        f"trainer.v1.trainer_mode={mode}",
+        f"data.train_files={task / 'train.parquet'}",
+        f"data.val_files={task / 'val.parquet'}",
+        "data.shuffle=False",
+        f"reward.custom_reward_function.path={ROOT / 'reward_fns/boxed_number.py'}",
+        "trainer.total_epochs=1",
+        "trainer.val_before_train=False",
+        "trainer.test_freq=-1",
+        "trainer.save_freq=-1",
+        "trainer.resume_mode=disable",
+    ]
+
+
+@pytest.fixture(scope="session")
+def verl(task, cluster, tmp_path_factory):
+    """Run verl's trainer: ``verl(name, overrides, mode=..., n_ranks=..., steps=..., folder=...)``."""
+
+    def run(name, overrides=(), mode="grail_sync", n_ranks=1, steps=2, folder=None, ok=True, data=None, **sizes) -> Run:
+        folder = folder or tmp_path_factory.mktemp(name)
+        args = task_overrides(data or task, n_ranks, mode, **sizes)
+        args += [
+            f"+ray_kwargs.ray_init.address={cluster}",
+            "ray_kwargs.ray_init.num_cpus=null",
+            f"trainer.total_training_steps={steps}",
+            f"trainer.default_local_dir={folder}/checkpoints",
+            f"trainer.rollout_data_dir={folder}/rollouts",
+            "trainer.logger=[console,file]",
+            f"hydra.run.dir={folder}/hydra",
+            *overrides,
+        ]
+        env = {**os.environ, **cpu_env(), "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
+        command = [sys.executable, "-m", "verl.trainer.main_ppo", *args]
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=600)
+        log = done.stdout + done.stderr
+        (folder / "log.txt").write_text(log)
+        if ok:
+            assert done.returncode == 0, log[-6000:]
+        else:
+            assert done.returncode != 0
+        return Run(folder, log)
+
+    return run

@@ -1,0 +1,180 @@
+"""Config sections and start-up checks: every refusal names the key."""
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from verl_grail.config import (
+    ConfigError,
+    GarConfig,
+    GrailConfig,
+    OarGConfig,
+    SignalsConfig,
+    load_settings,
+    parse_section,
+)
+from verl_grail.plugin.startup import check_run
+
+BASE = [
+    "algorithm.adv_estimator=grail",
+    "trainer.v1.trainer_mode=grail_sync",
+    "actor_rollout_ref.actor.strategy=fsdp2",
+]
+
+
+@pytest.fixture(scope="module")
+def run_config():
+    def make(*overrides, base=BASE):
+        return compose("ppo_trainer", overrides=[*base, *overrides])
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        yield make
+
+
+@pytest.mark.parametrize(
+    "cls,values,message",
+    [
+        (GrailConfig, {"w_mni": 1}, r"algorithm\.grail\.w_mni is unknown"),
+        (GrailConfig, {"w_min": "low"}, r"algorithm\.grail\.w_min='low'"),
+        (GrailConfig, {"w_min": 6.0, "w_max": 5.0}, r"algorithm\.grail\.w_min=6\.0"),
+        (GrailConfig, {"w_mean": 9.0}, r"algorithm\.grail\.w_mean=9\.0"),
+        (GrailConfig, {"sigma_w": -1}, r"algorithm\.grail\.sigma_w=-1"),
+        (GrailConfig, {"sigma_w": float("nan")}, r"algorithm\.grail\.sigma_w=nan"),
+        (GrailConfig, {"rollouts": "some"}, r"algorithm\.grail\.rollouts='some' is not one of: wrong, correct, all"),
+        (GrailConfig, {"leaf": "head"}, r"algorithm\.grail\.leaf='head'"),
+        (GrailConfig, {"box": "middle"}, r"algorithm\.grail\.box='middle'"),
+        (GrailConfig, {"stats": "some"}, r"algorithm\.grail\.stats='some'"),
+        (GrailConfig, {"alignment": "left"}, r"algorithm\.grail\.alignment='left'"),
+        (GrailConfig, {"reading": "mine"}, r"algorithm\.grail\.reading='mine'"),
+        (GrailConfig, {"select_by": "luck"}, r"algorithm\.grail\.select_by='luck'"),
+        (GrailConfig, {"delimiter_weight": "w_max"}, r"algorithm\.grail\.delimiter_weight='w_max'"),
+        (GrailConfig, {"mask_truncated": "perhaps"}, r"algorithm\.grail\.mask_truncated='perhaps'"),
+        (GrailConfig, [1, 2], r"algorithm\.grail must be a mapping"),
+        (OarGConfig, {"quantile": 1.5}, r"algorithm\.oar_g\.quantile=1\.5"),
+        (OarGConfig, {"noise_std": -1.0}, r"algorithm\.oar_g\.noise_std=-1\.0"),
+        (OarGConfig, {"base_estimator": "gae"}, r"algorithm\.oar_g\.base_estimator='gae'"),
+        (GarConfig, {"beta": -0.5}, r"reward\.gar\.beta=-0\.5"),
+        (GarConfig, {"aux_mode": "aux_max"}, r"reward\.gar\.aux_mode=aux_max needs reward\.gar\.aux_solution_key"),
+        (GarConfig, {"length_min": 600}, r"reward\.gar\.length_min=600"),
+        (GarConfig, {"think_open": ""}, r"reward\.gar\.think_open"),
+        (GarConfig, {"max_solutions": 0}, r"reward\.gar\.max_solutions=0"),
+        (GarConfig, {"signal": "hessian"}, r"reward\.gar\.signal='hessian'"),
+        (SignalsConfig, {"head_chunk_tokens": 0}, r"algorithm\.signals\.head_chunk_tokens=0"),
+    ],
+)
+def test_wrong_values_name_the_full_key(cls, values, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_section(cls, values)
+
+
+def test_readings_and_single_overrides():
+    paper, code = parse_section(GrailConfig, None), parse_section(GrailConfig, {"reading": "authors_code"})
+    keys = ("alignment", "box", "stats", "correct_unselected")
+    assert [getattr(paper, k) for k in keys] == ["token", "last", "reasoning", False]
+    assert [getattr(code, k) for k in keys] == ["predictor", "first", "all", True]
+    mixed = parse_section(GrailConfig, {"reading": "authors_code", "box": "last"})
+    assert (mixed.box, mixed.alignment) == ("last", "predictor")
+    gar = parse_section(GarConfig, {"reading": "authors_code"})
+    assert (gar.format_penalty, gar.length_penalty, gar.single) == (0.6, 0.5, "plain")
+    gar = parse_section(GarConfig, None)
+    assert (gar.format_penalty, gar.length_penalty, gar.single) == (0.1, 0.0, "zero")
+
+
+def test_published_defaults():
+    g, r, o = parse_section(GrailConfig, None), parse_section(GarConfig, None), parse_section(OarGConfig, None)
+    assert (g.w_mean, g.sigma_w, g.w_min, g.w_max, g.rollouts) == (1.0, 0.5, 0.5, 5.0, "wrong")
+    assert (r.base_reward, r.beta) == (1.0, 0.5)
+    assert (o.noise_std, o.quantile, o.floor, o.boost) == (1e-3, 0.4, 0.1, 2.0)
+
+
+def test_sections_are_read_from_a_verl_config(run_config):
+    config = run_config(
+        "+algorithm.grail.rollouts=all", "+algorithm.grail.w_max=3", "+algorithm.signals.head_chunk_tokens=64"
+    )
+    settings = check_run(config)
+    assert (settings.grail.rollouts, settings.grail.w_max, settings.signals.head_chunk_tokens) == ("all", 3.0, 64)
+    assert settings.gar is None and settings.active
+
+
+def test_interpolated_values_are_validated_resolved(run_config):
+    config = run_config("+algorithm.grail.w_max=${algorithm.kl_ctrl.kl_coef}", "algorithm.kl_ctrl.kl_coef=-2")
+    with pytest.raises(ConfigError, match=r"algorithm\.grail\.w_max=-2"):
+        check_run(config)
+
+
+@pytest.mark.parametrize(
+    "overrides,message",
+    [
+        (["trainer.v1.trainer_mode=sync"], r"set trainer\.v1\.trainer_mode=grail_sync"),
+        (["trainer.v1.trainer_mode=colocate_async"], r"set trainer\.v1\.trainer_mode=grail_colocate_async"),
+        (["trainer.v1.trainer_mode=separate_async"], r"set trainer\.v1\.trainer_mode=grail_separate_async"),
+        (["trainer.use_v1=False"], r"set trainer\.use_v1=True"),
+        (["+async_training.trigger_parameter_sync_step=4"], r"grail_separate_async"),
+        (["actor_rollout_ref.model.use_fused_kernels=True"], r"actor_rollout_ref\.model\.use_fused_kernels=True"),
+        (["actor_rollout_ref.model.enable_activation_offload=True"], r"enable_activation_offload=True"),
+        (["+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp16"], r"param_dtype=fp16"),
+        (["actor_rollout_ref.rollout.temperature=0"], r"actor_rollout_ref\.rollout\.temperature"),
+        (
+            ["+algorithm.grail.select_by=advantage", "algorithm.use_kl_in_reward=True"],
+            r"algorithm\.use_kl_in_reward=True",
+        ),
+        (
+            ["+algorithm.grail.select_by=advantage", "algorithm.rollout_correction.rollout_rs=token_k1"],
+            r"algorithm\.rollout_correction\.rollout_rs=token_k1",
+        ),
+        (["+algorithm.grail.nonsense=1"], r"algorithm\.grail\.nonsense is unknown"),
+        (["actor_rollout_ref.actor.strategy=veomni"], r"actor_rollout_ref\.actor\.strategy=veomni"),
+        (["reward.reward_manager.name=gar", "reward.reward_model.enable=True"], r"reward\.reward_model\.enable=True"),
+        (
+            ["reward.reward_manager.name=gar", "algorithm.filter_groups.enable=True"],
+            r"algorithm\.filter_groups\.enable=True",
+        ),
+        (
+            ["reward.reward_manager.name=gar", "reward.reward_manager.source=importlib"],
+            r"reward\.reward_manager\.source",
+        ),
+    ],
+)
+def test_runs_that_cannot_be_honoured_fail_naming_the_key(run_config, overrides, message):
+    config = run_config(*overrides)
+    with pytest.raises(ConfigError, match=message):
+        check_run(config)
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_gar_alone_needs_our_modes_too(run_config, mode):
+    gar = ["algorithm.adv_estimator=grpo", "reward.reward_manager.name=gar"]
+    with pytest.raises(
+        ConfigError, match=rf"reward\.reward_manager\.name=gar needs .* set trainer\.v1\.trainer_mode=grail_{mode}"
+    ):
+        check_run(run_config(*gar, f"trainer.v1.trainer_mode={mode}"))
+    assert check_run(run_config(*gar, f"trainer.v1.trainer_mode=grail_{mode}")).gar
+
+
+def test_validate_config_and_run_ppo_run_the_checks(run_config):
+    import verl.trainer.main_ppo as main_ppo
+    from verl.utils.config import validate_config
+
+    config = run_config("trainer.v1.trainer_mode=sync")
+    for call in (
+        lambda: validate_config(config=config, use_reference_policy=False, use_critic=False),
+        lambda: main_ppo.validate_config(config, False, False),
+        lambda: main_ppo.run_ppo(config, None),
+    ):
+        with pytest.raises(ConfigError, match="grail_sync"):
+            call()
+
+
+def test_no_signal_asked_for(run_config):
+    settings = load_settings(run_config("algorithm.adv_estimator=grpo"))
+    assert not settings.active
+    check_run(run_config("algorithm.adv_estimator=grpo", "trainer.v1.trainer_mode=sync", "trainer.use_v1=False"))
+
+
+def test_a_section_that_nothing_reads_is_reported(run_config, caplog):
+    check_run(run_config("algorithm.adv_estimator=grpo", "+algorithm.grail.w_max=3"))
+    assert "algorithm.grail is set but not read: it takes algorithm.adv_estimator=grail" in caplog.text
+
+
+def test_the_command_line_needs_a_plus_sign_and_nothing_else(run_config):
+    assert OmegaConf.select(run_config("+algorithm.grail.w_max=3"), "algorithm.grail.w_max") == 3
