@@ -113,7 +113,8 @@ class GrailConfig(_Section):
     correct_unselected: Optional[bool] = None  # noqa: UP045
     """Apply the answer-span corrections to unselected rollouts too."""
     leaf: str = "embeddings"
-    """Where saliency is taken: ``embeddings``, or the output of block 1 (``first``), L//2 (``middle``) or L-1 (``last``)."""
+    """Where saliency is taken: ``embeddings``, or the output of block 1 (``first``), L//2 (``middle``), L-1
+    (``last``)."""
     mask_truncated: bool = False
     """Take completions cut at the length limit out of the loss; they still count in their group's mean."""
     skip_zero_advantage: bool = True
@@ -307,7 +308,7 @@ def parse_section(cls: type[Section], node: Any) -> Section:
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), values))  # type: ignore[return-value]
     except OmegaConfBaseException as e:
-        name = getattr(e, "full_key", None) or ""
+        name = str(getattr(e, "full_key", None) or "")
         raise ConfigError(f"{cls.key}.{name}={values.get(name)!r}: {str(e).splitlines()[0]}") from e
 
 

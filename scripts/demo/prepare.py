@@ -53,7 +53,7 @@ def lengths(tokenizer: PreTrainedTokenizerFast, problems: Iterable[task.Problem]
     return {
         "longest_prompt": longest_prompt,
         "longest_solution": longest_solution,
-        "max_prompt_length": _round_up(longest_prompt),
+        "max_prompt_length": _round_up(longest_prompt + 1),
         "max_response_length": _round_up(longest_solution + longest_solution // 4),
     }
 

@@ -1,5 +1,7 @@
 """Answer and thinking spans, from strings and from generated token ids."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,7 +88,7 @@ def test_any_segmentation_gives_the_bytes_of_the_string_answer(before, content, 
     text = f"{before}\\boxed{{{content}}}{after}"
     data = text.encode()
     edges = sorted({0, len(data), *[c for c in cuts if c < len(data)]})
-    pieces = [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
     table = TokenBytes(pieces)
     boxes = find_boxes(text)
     span = locate_answer(range(len(pieces)), table)

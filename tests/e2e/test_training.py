@@ -16,13 +16,14 @@ from verl_grail.core.spans import ThinkTags, locate_thinking
 from verl_grail.core.tokens import TokenBytes
 
 BOTH = ["algorithm.adv_estimator=grail", "reward.reward_manager.name=gar"]
-GRAIL_METRICS = (
-    "answer_found_rate fallback_rate weight_mean weight_std clip_frac_min clip_frac_max grad_norm_p10 grad_norm_p90 "
-    "advantage_scale_ratio rows_skipped"
-).split()
-GAR_METRICS = (
-    "cosine_mean cosine_std bonus_mean anchors gate_rate format_valid_rate format_penalty_mean length_penalty_mean"
-).split()
+GRAIL_METRICS = [
+    *("answer_found_rate", "fallback_rate", "weight_mean", "weight_std", "clip_frac_min", "clip_frac_max"),
+    *("grad_norm_p10", "grad_norm_p90", "advantage_scale_ratio", "rows_skipped"),
+]
+GAR_METRICS = [
+    *("cosine_mean", "cosine_std", "bonus_mean", "anchors", "gate_rate", "format_valid_rate"),
+    *("format_penalty_mean", "length_penalty_mean"),
+]
 
 
 @pytest.fixture(scope="module")

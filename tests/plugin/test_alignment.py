@@ -24,14 +24,15 @@ def info(passed=1.0, span=(1, 4), outcome="pass", valid=1.0):
 
 
 def rows(solutions=SOLUTION):
-    wrong = info(0.0, outcome="wrong")
+    wrong, cell = info(0.0, outcome="wrong"), {"expert_solution": solutions}
+    none = {"expert_solution": None}
     return make_rows(
         [
-            {"key": "a_0_0", "text": "one two three", "reward": 1.0, "info": info(), "columns": {"expert_solution": solutions}},
-            {"key": "b_0_0", "text": "one two four", "reward": 1.0, "info": info(), "columns": {"expert_solution": None}},
-            {"key": "a_1_0", "text": "one", "reward": 0.0, "info": wrong, "columns": {"expert_solution": solutions}},
-            {"key": "a_2_0", "text": "three two one", "reward": 1.0, "info": info(), "columns": {"expert_solution": solutions}},
-            {"key": "c_0_0", "text": "six", "reward": 0.0, "info": wrong, "columns": {"expert_solution": solutions}},
+            {"key": "a_0_0", "text": "one two three", "reward": 1.0, "info": info(), "columns": cell},
+            {"key": "b_0_0", "text": "one two four", "reward": 1.0, "info": info(), "columns": none},
+            {"key": "a_1_0", "text": "one", "reward": 0.0, "info": wrong, "columns": cell},
+            {"key": "a_2_0", "text": "three two one", "reward": 1.0, "info": info(), "columns": cell},
+            {"key": "c_0_0", "text": "six", "reward": 0.0, "info": wrong, "columns": cell},
             {"key": "pad_0_0", "text": "x", "padding": True, "info": info()},
         ]
     )  # fmt: skip

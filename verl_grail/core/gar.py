@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 
@@ -82,12 +83,9 @@ def as_solutions(value: object, limit: int) -> list[str]:
 
     Blank texts are dropped; at most ``limit`` are kept, in order.
     """
-    if isinstance(value, str):
-        texts: Sequence[object] = [value]
-    elif hasattr(value, "tolist") or isinstance(value, list | tuple):
-        texts = value.tolist() if hasattr(value, "tolist") else value  # type: ignore[union-attr]
-        if not isinstance(texts, list | tuple):
-            texts = [texts]
-    else:
+    texts: Any = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(texts, str):
+        texts = [texts]
+    elif not isinstance(texts, list | tuple):
         texts = []
     return [t for t in texts if isinstance(t, str) and t.strip()][:limit]

@@ -162,3 +162,17 @@ def locate_thinking(
         length -= 1
     found = thinking_bytes(data[: offsets[length]], tags)
     return None if found is None else tokens_overlapping(offsets, *found)
+
+
+def solution_span(
+    ids: Sequence[int], token_bytes: TokenBytes, tags: ThinkTags, special_ids: frozenset[int] = frozenset()
+) -> tuple[int, int]:
+    """Thinking span of an expert solution that keeps the strict format, with or without its opening tag; else all of it.
+
+    The opening tag may be missing where the chat template writes it, and present in a solution written for another.
+    """
+    for open_in_prompt in (False, True):
+        found = locate_thinking(ids, token_bytes, ThinkTags(tags.open, tags.close, open_in_prompt), special_ids)
+        if found:
+            return found
+    return 0, len(ids)

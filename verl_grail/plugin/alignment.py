@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 from verl_grail.config import GarConfig
 from verl_grail.core.gar import anchor_alignment, as_solutions, group_bonus
-from verl_grail.core.spans import ThinkTags, locate_thinking
+from verl_grail.core.spans import ThinkTags, solution_span
 from verl_grail.core.tokens import TokenBytes
 from verl_grail.plugin.step import StepRows
 
@@ -59,18 +59,6 @@ def _passes(info: dict, gar: GarConfig) -> bool:
     return info.get("gar_pass", 0.0) > 0
 
 
-def _solution_span(
-    ids: Sequence[int], token_bytes: TokenBytes, gar: GarConfig, special_ids: frozenset[int]
-) -> tuple[int, int]:
-    """Thinking span of a solution that keeps the strict format (with or without its opening tag), else all of it."""
-    if gar.span == "think":
-        for open_in_prompt in (False, True):
-            tags = ThinkTags(gar.think_open, gar.think_close, open_in_prompt)
-            if found := locate_thinking(ids, token_bytes, tags, special_ids):
-                return found
-    return 0, len(ids)
-
-
 def plan_alignment(
     rows: StepRows,
     gar: GarConfig,
@@ -87,6 +75,7 @@ def plan_alignment(
         max_solution_length: solutions are cut to so many tokens (data.max_response_length).
     """
     plan = AlignmentPlan()
+    tags = ThinkTags(gar.think_open, gar.think_close, gar.open_in_prompt)
     by_prompt: dict[str, list[int]] = {}
     for row in rows.sessions.final_rows:
         if rows.padding[row] or not _passes(rows.info[row], gar):
@@ -105,7 +94,8 @@ def plan_alignment(
         for text, is_aux in [(t, False) for t in primary] + [(t, True) for t in auxiliary]:
             ids = encode(text)[:max_solution_length]
             if ids:
-                span = _solution_span(ids, token_bytes, gar, special_ids)
+                whole = (0, len(ids))
+                span = solution_span(ids, token_bytes, tags, special_ids) if gar.span == "think" else whole
                 plan.anchors.append(Anchor(uid, is_aux, rows.prompts[first], ids, span))
         for row in members:
             info = rows.info[row]

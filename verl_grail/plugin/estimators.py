@@ -83,7 +83,7 @@ def base_advantage(
     config: Any,
     sessions: Sessions,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantage and return (B, T) of the base estimator, final outputs only, broadcast to their sessions' other rows."""
+    """Advantage and return (B, T) of the base estimator on final outputs, broadcast to their sessions' other rows."""
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     function = get_adv_estimator_fn(section.base_estimator)

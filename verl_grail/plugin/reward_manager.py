@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManage
 from verl.utils.reward_score import default_compute_score
 
 from verl_grail.core.gar import as_solutions, length_penalty
-from verl_grail.core.spans import ThinkTags, locate_thinking
+from verl_grail.core.spans import ThinkTags, locate_thinking, solution_span
 from verl_grail.core.tokens import TokenBytes
 from verl_grail.plugin.startup import check_run
 
@@ -45,12 +46,42 @@ async def _in_daemon_thread(function: Callable[..., Any], kwargs: dict[str, Any]
     return await future
 
 
-def with_deadline(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    """The verifier as a coroutine function that raises TimeoutError after ``seconds``."""
+def _verdict(result: Any) -> dict[str, Any]:
+    """A verifier's result as ``score`` and ``acc`` (finite floats), its other keys kept.
 
-    async def verify(**kwargs: Any) -> Any:
+    Raises:
+        TypeError, ValueError: it is no number and no mapping with a numeric ``score``.
+    """
+    values = dict(result) if isinstance(result, dict) else {"score": result}
+    score = float(values["score"])
+    acc = float(values["acc"]) if values.get("acc") is not None else float(score > 0)
+    if not math.isfinite(score) or not math.isfinite(acc):
+        raise ValueError(f"the verifier's score or acc is not finite: {result!r}")
+    return values | {"score": score, "acc": float(acc > 0), "gar_verified": "verified"}
+
+
+def _finite(value: Any) -> float:
+    """A number for the metrics; 0 for anything that is none."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+
+
+def guarded(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    """The verifier as a coroutine function that always returns a verdict, after ``seconds`` at the latest.
+
+    A verifier is the user's code: whatever it raises, and however long it takes, costs one sample and is counted.
+    """
+
+    async def verify(**kwargs: Any) -> dict[str, Any]:
         call = function(**kwargs) if inspect.iscoroutinefunction(function) else _in_daemon_thread(function, kwargs)
-        return await asyncio.wait_for(call, seconds)
+        try:
+            return _verdict(await asyncio.wait_for(call, seconds))
+        except asyncio.TimeoutError:
+            logger.warning("verification took longer than reward.gar.verify_timeout_s=%s", seconds)
+            outcome = "verify_timeout"
+        except Exception:
+            logger.warning("the verifier raised, or returned no score", exc_info=True)
+            outcome = "verify_error"
+        return {"score": 0.0, "acc": 0.0, "gar_verified": outcome}
 
     return verify
 
@@ -74,7 +105,7 @@ class GarRewardManager(NaiveRewardManager):
         settings = check_run(config)
         assert settings.gar is not None, "GarRewardManager is built by reward.reward_manager.name=gar only"
         self.gar = settings.gar
-        verifier = with_deadline(compute_score or default_compute_score, self.gar.verify_timeout_s)
+        verifier = guarded(compute_score or default_compute_score, self.gar.verify_timeout_s)
         super().__init__(config, tokenizer, verifier, reward_router_address, reward_model_tokenizer)
         self._token_bytes = TokenBytes.from_tokenizer(tokenizer)
         self._tags = ThinkTags(self.gar.think_open, self.gar.think_close, self.gar.open_in_prompt)
@@ -82,9 +113,8 @@ class GarRewardManager(NaiveRewardManager):
 
     async def run_single(self, data) -> dict:
         """Score one session's final output (verl's contract: reward_score and reward_extra_info)."""
-        outcome, verdict = await self._verify(data)
-        score = float(verdict.get("score", 0.0))
-        correct = float(verdict["acc"]) > 0 if "acc" in verdict else score > 0
+        verdict = (await super().run_single(data))["reward_extra_info"]
+        score, correct, outcome = verdict["score"], verdict["acc"] > 0, verdict["gar_verified"]
         item = data[-1:][0]
         ids, thinking = self._span(item)
         format_valid = thinking is not None or not self.gar.strict_format
@@ -106,20 +136,8 @@ class GarRewardManager(NaiveRewardManager):
             "gar_span_start": int(span[0]),
             "gar_span_end": int(span[1]),
         }
-        info.update({key: float(verdict.get(key) or 0.0) for key in self.gar.extra_keys})
+        info.update({key: _finite(verdict.get(key)) for key in self.gar.extra_keys})
         return {"reward_score": base + format_penalty + shortness, "reward_extra_info": info}
-
-    async def _verify(self, data) -> tuple[str, dict]:
-        try:
-            result = await super().run_single(data)
-        except asyncio.TimeoutError:
-            logger.warning("verification took longer than reward.gar.verify_timeout_s=%s", self.gar.verify_timeout_s)
-            return "verify_timeout", {}
-        except Exception:
-            # the verifier is the user's code: whatever it raises costs one sample, not the run, and is counted
-            logger.warning("the verifier raised", exc_info=True)
-            return "verify_error", {}
-        return "verified", {"score": result["reward_score"], **result["reward_extra_info"]}
 
     def _span(self, item) -> tuple[list[int], tuple[int, int] | None]:
         """The response's ids and its thinking span (None: format broken)."""
@@ -135,9 +153,10 @@ class GarRewardManager(NaiveRewardManager):
         solutions = as_solutions(item.non_tensor_batch.get(gar.solution_key), gar.max_solutions)
         if not solutions:
             return 0.0
-        expert = len(self.tokenizer.encode(solutions[0], add_special_tokens=False))
+        expert_ids = self.tokenizer.encode(solutions[0], add_special_tokens=False)
+        start, end = solution_span(expert_ids, self._token_bytes, self._tags, self._special_ids)
         tokens = response_tokens if thinking is None else thinking[1] - thinking[0]
-        return length_penalty(tokens, expert, gar.length_penalty, gar.length_ratio, gar.length_min, gar.length_max)
+        return length_penalty(tokens, end - start, gar.length_penalty, gar.length_ratio, gar.length_min, gar.length_max)
 
 
 def register(reward_manager) -> None:

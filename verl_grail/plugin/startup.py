@@ -1,9 +1,10 @@
 """Start-up checks: a setting that cannot be honoured fails before any worker is started, with the key and the mend.
 
 verl resolves estimator and reward manager by name only, so under a stock trainer mode ``grail`` would fail at the
-first step, and ``gar`` would quietly pay no bonus. The checks therefore run inside ``verl.utils.config.validate_config``
-(called by main_ppo, by the legacy main_ppo_v0 and by one_step_off_policy) and, for the fully-async trainer, which does
-not validate, inside ``verl.trainer.main_ppo.run_ppo``. The reward manager repeats them in its workers.
+first step, and ``gar`` would quietly pay no bonus. The checks therefore run inside
+``verl.utils.config.validate_config`` (called by main_ppo, by the legacy main_ppo_v0 and by one_step_off_policy) and,
+for the fully-async trainer, which does not validate, inside ``verl.trainer.main_ppo.run_ppo``. The reward manager
+repeats them in its workers.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def _check_actor(config: DictConfig) -> None:
     dtype = _get(config, "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype")
     if dtype in ("fp16", "float16"):
         raise ConfigError(
-            f"actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype={dtype} underflows answer-loss gradients: "
-            "set it to bf16 or fp32"
+            f"actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype={dtype} underflows answer-loss gradients:"
+            " set it to bf16 or fp32"
         )
     if _get(config, "actor_rollout_ref.rollout.temperature", 1.0) <= 0:
         raise ConfigError("actor_rollout_ref.rollout.temperature must be above 0: the answer loss divides by it")
@@ -89,8 +90,8 @@ def _check_weighting(config: DictConfig, settings: Settings) -> None:
     for key, value in changes_advantage.items():
         if value and section.select_by == "advantage":
             raise ConfigError(
-                f"{section.key}.select_by=advantage must know the advantage before the log-prob pass, but {key}={value} "
-                f"changes it afterwards: set {section.key}.select_by=verdict"
+                f"{section.key}.select_by=advantage must know the advantage before the log-prob pass, but {key}={value}"
+                f" changes it afterwards: set {section.key}.select_by=verdict"
             )
     if section.base_estimator in ("grpo", "grpo_vectorized", "grpo_passk"):
         logger.info(
@@ -110,13 +111,13 @@ def _check_gar(config: DictConfig, settings: Settings) -> None:
         raise ConfigError("reward.reward_manager.source must be register for reward.reward_manager.name=gar")
     if _get(config, "reward.reward_model.enable", False):
         raise ConfigError(
-            "reward.reward_model.enable=True bypasses the reward manager, so gar would find no verdicts: set it to False "
-            "and verify with reward.custom_reward_function"
+            "reward.reward_model.enable=True bypasses the reward manager, so gar would find no verdicts: set it to "
+            "False and verify with reward.custom_reward_function"
         )
     if _get(config, "algorithm.filter_groups.enable", False):
         raise ConfigError(
-            "algorithm.filter_groups.enable=True evicts groups whose rollouts all pass before GAR's bonus can tell them "
-            "apart: set it to False"
+            "algorithm.filter_groups.enable=True evicts groups whose rollouts all pass before GAR's bonus can tell "
+            "them apart: set it to False"
         )
 
 
@@ -171,5 +172,5 @@ def wrap_validate_config(module) -> None:
 
 
 def wrap_run_ppo(module) -> None:
-    """Check in ``verl.trainer.main_ppo.run_ppo(config, task_runner_class)``, which the fully-async trainer goes through."""
+    """Check in ``verl.trainer.main_ppo.run_ppo(config, task_runner_class)``, where the fully-async trainer passes."""
     module.run_ppo = _checked(module.run_ppo, lambda config, *a, **k: config)

@@ -63,7 +63,7 @@ class StepRows:
     def correct(self) -> torch.Tensor:
         """(B,) bool: the verifier's verdict, ``acc`` of the reward, else score > 0."""
         scores = self.rewards.sum(1)
-        verdicts = [info["acc"] if "acc" in info else s for info, s in zip(self.info, scores.tolist(), strict=True)]
+        verdicts = [info.get("acc", s) for info, s in zip(self.info, scores.tolist(), strict=True)]
         return torch.tensor([float(v) > 0 for v in verdicts])
 
     def truncated(self, max_response_length: int, end_ids: frozenset[int]) -> torch.Tensor:

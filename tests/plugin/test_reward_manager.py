@@ -1,0 +1,156 @@
+"""The gar manager on single rollouts: verdicts, formats, penalties, verifiers that fail or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
+
+from tests.plugin.rows import TOKENIZER, encode
+from verl_grail.config import ConfigError
+
+GOOD = "<think>3 * 2 = 6</think>\n\\boxed{6}"
+BROKEN = "3 * 2 = 6\n\\boxed{6}"
+KEYS = {
+    "acc", "verifier_score", "gar_outcome", "gar_pass", "gar_format_valid", "gar_format_penalty",
+    "gar_length_penalty", "gar_span_start", "gar_span_end",
+}  # fmt: skip
+
+
+def verifier(solution_str, ground_truth, **_):
+    return {"score": float(f"boxed{{{ground_truth}}}" in solution_str), "note": 3.0}
+
+
+def manager(compute_score=verifier, **gar):
+    overrides = [
+        "algorithm.adv_estimator=grpo", "reward.reward_manager.name=gar", "trainer.v1.trainer_mode=grail_sync",
+        "actor_rollout_ref.actor.strategy=fsdp2", *[f"+reward.gar.{k}={v}" for k, v in gar.items()],
+    ]  # fmt: skip
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=overrides)
+    return get_reward_manager_cls("gar")(config, TOKENIZER, compute_score)
+
+
+def score(m, text, gold="6", pad=3, solution=GOOD):
+    ids = [*encode(text), TOKENIZER.eos_token_id]
+    responses = torch.tensor([ids + [0] * pad])
+    mask = torch.tensor([[1, 1] + [1] * len(ids) + [0] * pad])
+    cell = np.empty(1, dtype=object)
+    cell[0] = solution
+    data = DataProto.from_dict(
+        tensors={"responses": responses, "attention_mask": mask, "prompts": torch.ones(1, 2, dtype=torch.int64)},
+        non_tensors={
+            "data_source": np.array(["t"], dtype=object),
+            "reward_model": np.array([{"ground_truth": gold}], dtype=object),
+            "extra_info": np.array([{}], dtype=object),
+            "expert_solution": cell,
+        },
+    )
+    return m.loop.run_until_complete(m.run_single(data))  # verl builds a manager inside its worker's loop
+
+
+def test_pass():
+    out = score(manager(), GOOD)
+    info = out["reward_extra_info"]
+    assert out["reward_score"] == 1.0 and info["gar_outcome"] == "pass" and info["acc"] == info["gar_pass"] == 1.0
+    ids = encode(GOOD)
+    assert TOKENIZER.decode(ids[info["gar_span_start"] : info["gar_span_end"]]) == "3 * 2 = 6"
+
+
+def test_wrong_answer_gets_no_base_reward():
+    out = score(manager(), GOOD, gold="7")
+    assert out["reward_score"] == 0.0 and out["reward_extra_info"]["gar_outcome"] == "wrong"
+
+
+@pytest.mark.parametrize("reading,penalty", [("paper", -0.1), ("authors_code", -0.6)])
+def test_broken_format_cannot_pass(reading, penalty):
+    out = score(manager(reading=reading), BROKEN)
+    info = out["reward_extra_info"]
+    assert out["reward_score"] == pytest.approx(penalty) and info["gar_format_penalty"] == pytest.approx(penalty)
+    assert info["acc"] == 1.0 and info["gar_pass"] == 0.0 and info["gar_outcome"] == "format_broken"
+
+
+def test_without_a_strict_format_the_response_is_the_span():
+    out = score(manager(strict_format=False), BROKEN)
+    info = out["reward_extra_info"]
+    assert out["reward_score"] == 1.0 and (info["gar_span_start"], info["gar_span_end"]) == (0, len(encode(BROKEN)) + 1)
+
+
+def test_whole_response_span():
+    info = score(manager(span="response"), GOOD)["reward_extra_info"]
+    assert (info["gar_span_start"], info["gar_span_end"]) == (0, len(encode(GOOD)) + 1)
+
+
+def test_short_thinking_is_penalised_in_the_authors_reading():
+    out = score(manager(reading="authors_code"), GOOD)
+    assert out["reward_extra_info"]["gar_length_penalty"] == -0.5 and out["reward_score"] == 0.5
+    out = score(manager(reading="authors_code", length_min=1), GOOD, solution=[GOOD])
+    assert out["reward_score"] == 1.0
+    assert score(manager(reading="authors_code"), GOOD, solution=None)["reward_score"] == 1.0
+
+
+def test_no_outcome_reward():
+    assert score(manager(outcome_reward=False), GOOD)["reward_score"] == 0.0
+
+
+def hang(**_):
+    time.sleep(5)
+
+
+def crash(**_):
+    raise ValueError("no")
+
+
+async def slow_coroutine(**_):
+    await asyncio.sleep(5)
+
+
+@pytest.mark.parametrize(
+    "bad,outcome", [(hang, "verify_timeout"), (slow_coroutine, "verify_timeout"), (crash, "verify_error")]
+)
+def test_a_verifier_that_hangs_or_raises_costs_one_sample(bad, outcome):
+    start = time.monotonic()
+    out = score(manager(bad, verify_timeout_s=0.2), GOOD)
+    assert time.monotonic() - start < 4
+    assert out["reward_score"] == 0.0 and out["reward_extra_info"]["gar_outcome"] == outcome
+    assert out["reward_extra_info"]["gar_pass"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "result", [float("nan"), {"score": float("nan")}, {"score": 1.0, "acc": None}, {"acc": 1}, "yes", None]
+)
+def test_odd_verifier_results_are_counted(result):
+    out = score(manager(lambda **_: result), GOOD)
+    assert np.isfinite(out["reward_score"]) and out["reward_extra_info"]["gar_outcome"] in (
+        "wrong",
+        "verify_error",
+        "pass",
+    )
+    assert all(isinstance(v, (int, float, str)) and v == v for v in out["reward_extra_info"].values())
+
+
+def test_keys_are_the_same_on_every_sample_and_flat():
+    outs = [
+        score(manager(), GOOD), score(manager(), GOOD, gold="7"), score(manager(), BROKEN), score(manager(crash), GOOD),
+        score(manager(hang, verify_timeout_s=0.1), GOOD), score(manager(), ""), score(manager(), "<think>x"),
+    ]  # fmt: skip
+    for out in outs:
+        assert set(out["reward_extra_info"]) == KEYS
+        assert all(isinstance(v, (int, float, str)) for v in out["reward_extra_info"].values())
+    kept = score(manager(extra_keys="[note,absent]"), GOOD)["reward_extra_info"]
+    assert (kept["note"], kept["absent"]) == (3.0, 0.0)
+
+
+def test_the_manager_refuses_a_trainer_that_would_pay_no_bonus():
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose(
+            "ppo_trainer", overrides=["reward.reward_manager.name=gar", "actor_rollout_ref.actor.strategy=fsdp2"]
+        )
+    with pytest.raises(ConfigError, match="grail_sync"):
+        get_reward_manager_cls("gar")(config, TOKENIZER, verifier)
