@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+# verl's agent loop asks every qwen3 tokenizer for this end token (verl/utils/tokenizer/continuous_token.py).
+PAD, BOS, EOS = "<pad>", "<bos>", "<|im_end|>"
 THINK, END_THINK = "<think>", "</think>"
 
 # Newlines are inside expressions: Jinja swallows one that follows a block tag.

@@ -123,7 +123,7 @@ def test_tokenizer_has_the_tokens_the_demo_leans_on(tokenizer):
     tokens = tokenizer.tokenize("3*(14+5)\n<think>\n20-28 = -8\n</think>\n\\boxed{-8}")
     assert {"<think>", "</think>", "*(", "boxed", "\u0120=\u0120"} <= set(tokens)
     assert tokens[-4:] == ["{", "-", "8", "}"]
-    assert tokenizer.all_special_tokens == ["<bos>", "<eos>", "<pad>"]
+    assert tokenizer.all_special_tokens == ["<bos>", "<|im_end|>", "<pad>"]
     assert max(tokenizer.get_vocab().values()) == len(tokenizer) - 1
 
 
@@ -148,7 +148,7 @@ def test_labels_cover_solution_and_eos_only(tokenizer, ranges):
         kept = label != warm_start.IGNORE
         assert torch.equal(row[kept], label[kept])
         response = tokenizer.decode(row[kept])
-        assert response.startswith("<think>\n") and response.endswith("}<eos>")
+        assert response.startswith("<think>\n") and response.endswith("}<|im_end|>")
         prompt = tokenizer.decode(row[: int(kept.int().argmax())])
         assert prompt.endswith("\nassistant\n")
 

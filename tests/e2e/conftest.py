@@ -41,9 +41,9 @@ class Run:
 
 
 @pytest.fixture(scope="session")
-def task(tmp_path_factory) -> Path:
-    """The demo's task and warm-started model, in its fast size."""
-    out = tmp_path_factory.mktemp("task")
+def task() -> Path:
+    """The demo's task and warm-started model, in its fast size; made once, kept between test runs."""
+    out = ROOT / ".cache" / "task-fast"
     command = [sys.executable, str(ROOT / "scripts/demo/prepare.py"), "--out", str(out), "--fast"]
     subprocess.run(command, check=True, env={**os.environ, "VERL_PLATFORM": "cpu"})
     return out
@@ -77,8 +77,8 @@ def task_overrides(task: Path, n_ranks: int, mode: str, **sizes) -> list[str]:
         str(task / "model"),
         n_ranks,
         trainer_mode=stock,
-        prompt_length=card["lengths"]["max_prompt_length"],
-        response_length=card["lengths"]["max_response_length"],
+        prompt_length=card["max_prompt_length"],
+        response_length=card["max_response_length"],
         **sizes,
     )
     overrides = [o for o in overrides if "ray_init" not in o]
@@ -106,6 +106,9 @@ def verl(task, cluster, tmp_path_factory):
         args = task_overrides(data or task, n_ranks, mode, **sizes)
         args += [
             f"+ray_kwargs.ray_init.address={cluster}",
+            # the trainer runs in a worker of the cluster, which does not see this command's environment
+            f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH={folder}/metrics.jsonl",
+            f"+ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR={folder}/board",
             "ray_kwargs.ray_init.num_cpus=null",
             f"trainer.total_training_steps={steps}",
             f"trainer.default_local_dir={folder}/checkpoints",
@@ -114,7 +117,7 @@ def verl(task, cluster, tmp_path_factory):
             f"hydra.run.dir={folder}/hydra",
             *overrides,
         ]
-        env = {**os.environ, **cpu_env(), "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
+        env = {**os.environ, **cpu_env()}
         command = [sys.executable, "-m", "verl.trainer.main_ppo", *args]
         done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=600)
         log = done.stdout + done.stderr

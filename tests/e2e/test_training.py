@@ -27,11 +27,9 @@ GAR_METRICS = [
 
 
 @pytest.fixture(scope="module")
-def both(verl, monkeypatch_module, tmp_path_factory):
+def both(verl):
     """GRAIL + GAR on two FSDP2 ranks, packed batches, gradient checkpointing, token budgets, tensorboard."""
-    board = tmp_path_factory.mktemp("board")
-    monkeypatch_module.setenv("TENSORBOARD_DIR", str(board))
-    run = verl(
+    return verl(
         "both",
         [
             *BOTH,
@@ -46,14 +44,6 @@ def both(verl, monkeypatch_module, tmp_path_factory):
         ],
         n_ranks=2,
     )
-    run.board = board
-    return run
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as m:
-        yield m
 
 
 def test_rollout_and_actor_agree_after_every_sync(both):
@@ -72,7 +62,7 @@ def test_every_metric_is_logged(both):
     assert re.search(r"step:2 - .*grail/weight_std", both.log)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = EventAccumulator(str(both.board))
+    board = EventAccumulator(str(both.folder / "board"))
     board.Reload()
     tags = board.Tags()["scalars"]
     assert {"grail/weight_mean", "gar/cosine_mean"} <= set(tags)

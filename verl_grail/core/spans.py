@@ -167,7 +167,7 @@ def locate_thinking(
 def solution_span(
     ids: Sequence[int], token_bytes: TokenBytes, tags: ThinkTags, special_ids: frozenset[int] = frozenset()
 ) -> tuple[int, int]:
-    """Thinking span of an expert solution that keeps the strict format, with or without its opening tag; else all of it.
+    """Thinking span of an expert solution that keeps the strict format, else all of it.
 
     The opening tag may be missing where the chat template writes it, and present in a solution written for another.
     """
