@@ -10,7 +10,8 @@ ONES = [f"+algorithm.grail.{k}=1.0" for k in ("w_mean", "w_min", "w_max")]
 
 
 def _skip(cache) -> list[str]:
-    return [*SAME_NAMES, "skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={cache}"]
+    skip = "skip.rollout_tq"
+    return [*SAME_NAMES, f"{skip}.enable=True", f"{skip}.dump_dir={cache}", f"{skip}.steps=[1,2,3]"]
 
 
 def _comparable(metrics: dict[str, float]) -> dict[str, float]:

@@ -29,7 +29,7 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 
-from verl_grail.config import MODE_KEY, OUR_MODES, GrailConfig
+from verl_grail.config import MODE_KEY, OUR_MODES, ConfigError, GrailConfig
 from verl_grail.core.tokens import TokenBytes
 from verl_grail.plugin.alignment import Alignment, AlignmentPlan, align, plan_alignment
 from verl_grail.plugin.dumps import dump_columns
@@ -77,6 +77,17 @@ class SignalTrainer(PPOTrainer):
         super().__init__(config)
         self._update: _Update | None = None
         self._dumps: dict[str, dict[str, Any]] = {}
+
+    def _init_dataloader(self):
+        super()._init_dataloader()
+        gar, table = self.settings.gar, getattr(self.train_dataset, "dataframe", None)
+        columns = getattr(table, "column_names", None)
+        for key in ("solution_key", "aux_solution_key") if gar and columns is not None else ():
+            name = getattr(gar, key)
+            if name and name not in columns:
+                raise ConfigError(
+                    f"{gar.key}.{key}={name}: data.train_files has no such column (it has: {', '.join(columns)})"
+                )
 
     def _setup(self):
         super()._setup()
@@ -151,7 +162,8 @@ class SignalTrainer(PPOTrainer):
 
     def _signal_pass(self, batch: KVBatchMeta, update: _Update, log_probs: bool) -> None:
         worker_group = getattr(self.actor_rollout_wg, "_worker_group", self.actor_rollout_wg)
-        n_ranks = max(worker_group._query_dispatch_info("actor")) + 1
+        dispatch = worker_group._dispatch_info  # filled by verl's _balance_batch, which runs before
+        n_ranks = max(dispatch["actor"] if "actor" in dispatch else worker_group._query_dispatch_info("actor")) + 1
         runner = SignalRunner(worker_group, n_ranks, self.config, self.settings)
         with marked_timer("signal_pass", self.timing_raw):
             runner.run_rows(
