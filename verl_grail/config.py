@@ -299,7 +299,7 @@ def parse_section(cls: type[Section], node: Any) -> Section:
     """
     known = [f.name for f in fields(cls)]
     # resolved in place: a copy of the node would lose the rest of the config that its interpolations point to
-    values = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node or {}
+    values: Any = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node or {}
     if not isinstance(values, dict):
         raise ConfigError(f"{cls.key} must be a mapping of settings, not {values!r}")
     for name in values:

@@ -90,3 +90,21 @@ def test_signal_workers_replace_the_actors_only(monkeypatch):
         assert not any(
             "Signal" in c.__ray_metadata__.modified_class.__name__ for c in idle.role_worker_mapping.values()
         )
+
+
+@pytest.mark.parametrize("key,name", [("solution_key", "worked"), ("aux_solution_key", "rolled")])
+def test_a_solution_column_that_the_data_lacks_fails_at_start_up(monkeypatch, key, name):
+    from types import SimpleNamespace
+
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    from verl_grail.config import ConfigError
+
+    def load(self):
+        self.train_dataset = SimpleNamespace(dataframe=SimpleNamespace(column_names=["prompt", "expert_solution"]))
+
+    monkeypatch.setattr(PPOTrainer, "_init_dataloader", load)
+    gar = ["algorithm.adv_estimator=grpo", "reward.reward_manager.name=gar"]
+    build("grail_sync", *gar)._init_dataloader()
+    with pytest.raises(ConfigError, match=rf"reward\.gar\.{key}={name}: data\.train_files has no such column"):
+        build("grail_sync", *gar, f"+reward.gar.{key}={name}")._init_dataloader()

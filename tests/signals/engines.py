@@ -78,7 +78,7 @@ def build_engine(path: str, strategy: str = "fsdp2", **options: Any):
         use_remove_padding=options.pop("packed", False),
         enable_gradient_checkpointing=options.pop("checkpointing", False),
         lora_rank=options.pop("lora_rank", 0),
-        override_config={"attn_implementation": "sdpa"},
+        override_config={"attn_implementation": options.pop("attention", "sdpa")},
     )
     config = FSDPEngineConfig(
         strategy=strategy,

@@ -55,8 +55,11 @@ def _compare(results, model, rows=ROWS, leaf="embeddings", alignment="token", ra
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_tied", "llama", "llama_tied"])
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("limits", [Limits(rows=3), Limits(tokens=40)])
+@pytest.mark.parametrize(
+    "checkpointing,limits",
+    [(False, Limits(rows=3)), (True, Limits(tokens=40))],
+    ids=["by_count", "checkpointed_by_tokens"],
+)
 def test_every_layout_equals_the_reference(models, name, n_ranks, packed, checkpointing, limits):
     path, model = models[name]
     _compare(_run(path, n_ranks, dict(packed=packed, checkpointing=checkpointing), limits), model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
@@ -16,12 +15,9 @@ from verl_grail.core.grail import RowOutcome
 from verl_grail.plugin.alignment import AlignmentPlan, Anchor
 from verl_grail.plugin.step import StepRows
 from verl_grail.plugin.weighting import WeightingPlan, noise_key
-from verl_grail.signals.request import EMPTY_PLAN, Column, PassRequest
+from verl_grail.signals.request import EMPTY_PLAN, PASS_FIELDS, Column, PassRequest
 from verl_grail.signals.schedule import Limits, Schedule, plan_schedule
 
-logger = logging.getLogger(__name__)
-
-PASS_FIELDS = ["input_ids", "position_ids", "prompts", "responses", "response_mask", "signal_plan"]
 ANCHOR_PARTITION = "verl_grail_anchors"
 
 
@@ -150,7 +146,7 @@ class SignalRunner:
             keys=keys,
             tags=[{} for _ in keys],
             partition_id=partition,
-            fields=PASS_FIELDS,
+            fields=list(PASS_FIELDS),
             extra_info={"signal_request": request.to_dict()},
         )
         output = self._wg.compute_signals(meta)

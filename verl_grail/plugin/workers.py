@@ -22,7 +22,7 @@ class _SignalWorker:
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_signals(self, data: TensorDict) -> TensorDict:
-        """One signal pass over this rank's rows; ``data`` holds the fields of `fsdp.PASS_FIELDS` and the request."""
+        """One signal pass over this rank's rows; ``data`` holds the fields of `request.PASS_FIELDS` and the request."""
         request = PassRequest(**tu.get_non_tensor_data(data, "signal_request", None))
         engine = self.actor.engine
         with engine.eval_mode():

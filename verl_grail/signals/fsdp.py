@@ -23,10 +23,7 @@ from verl_grail.core.oar_g import influence, noise
 from verl_grail.signals.hf import ModelParts, check_model
 from verl_grail.signals.hooks import Leaf, checkpointing_in_eval, replaced_head, settle_fsdp1
 from verl_grail.signals.positions import Positions, full_rows, locate_positions, response_rows
-from verl_grail.signals.request import Column, PassRequest
-
-PASS_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "signal_plan")
-"""Fields a batch must hold for the pass; ``signal_plan`` is the (B, len(Column)) row plan."""
+from verl_grail.signals.request import PASS_FIELDS, Column, PassRequest
 
 
 def check_engine(engine: Any, leaf: str) -> ModelParts:

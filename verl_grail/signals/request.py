@@ -21,6 +21,9 @@ class Column(IntEnum):
     """OAR-G: identity of the row for its noise."""
 
 
+PASS_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "signal_plan")
+"""Fields that a batch must hold for a pass; ``signal_plan`` is the row plan, int64 (B, len(Column))."""
+
 NO_RANGE = (0, 0)
 EMPTY_PLAN = (-1, *NO_RANGE, *NO_RANGE, 0)
 
