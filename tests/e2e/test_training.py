@@ -166,6 +166,21 @@ def test_asynchronous_modes(verl, mode, extra):
         assert len(run.rollouts(1)) == 32 and run.metrics[1]["grail/rows_skipped"] <= 16
 
 
+def test_gar_with_reinforce_plus_plus(verl):
+    """GAR without token weights, over an estimator that whitens over the whole batch."""
+    run = verl("rpp", ["algorithm.adv_estimator=reinforce_plus_plus", "reward.reward_manager.name=gar"])
+    for step in (1, 2):
+        m, dumped = run.metrics[step], run.rollouts(step)
+        passing = [r for r in dumped if r["gar_cosine"] is not None]
+        assert m["gar/cosine_mean"] == pytest.approx(sum(r["gar_cosine"] for r in passing) / len(passing), abs=1e-5)
+        assert m["gar/gate_rate"] == pytest.approx(len(passing) / len(dumped))
+        assert m["critic/rewards/mean"] == pytest.approx(sum(r["score"] for r in dumped) / len(dumped), abs=1e-5)
+        advantages = torch.tensor([a for r in dumped for a in r["advantages"]])
+        assert advantages.mean().item() == pytest.approx(0.0, abs=1e-4)
+        assert advantages.std().item() == pytest.approx(1.0, abs=1e-2)
+        assert not any(k.startswith("grail/") for k in m)
+
+
 def test_ragged_groups_padding_bypass_truncation_and_oar_g(verl, task, tmp_path):
     """Groups of different sizes make verl append padding rows; REINFORCE++ under OAR-G; no log-prob pass."""
     rows = pd.read_parquet(task / "train.parquet")

@@ -269,6 +269,34 @@ def test_rows_that_are_not_run_hold_zeros(models):
             torch.testing.assert_close(results[i]["saliency"], s, atol=1e-5 * s.max().item(), rtol=1e-4)
 
 
+def _nan_job(rank, path, order, plans, request):
+    engine = build_engine(path)
+    with torch.no_grad():  # token 50's embedding is broken, as after a bad update
+        weight = engine.module.get_input_embeddings().weight
+        local = weight.to_local()
+        rows_before = sum(c.shape[0] for c in torch.arange(97).chunk(2)[:rank])
+        if 0 <= 50 - rows_before < local.shape[0]:
+            local[50 - rows_before] = float("nan")
+    return run_pass(engine, ROWS, order[rank], plans, request)
+
+
+def test_rows_with_non_finite_values_do_not_touch_the_others(models):
+    path, model = models["qwen3"]
+    order, plans, request = schedule_rows(ROWS, 2, Limits(rows=3), temperature=TAU, vectors=True)
+    results = {}
+    for part in run_ranks(2, _nan_job, path, order, plans, request):
+        results.update(part)
+    broken = [i for i, row in enumerate(ROWS) if 50 in row.ids]
+    assert 0 < len(broken) < len(ROWS) - 2
+    for i, row in enumerate(ROWS):
+        finite = torch.isfinite(results[i]["log_probs"]).all() and torch.isfinite(results[i]["gradient_vector"]).all()
+        assert finite == (i not in broken)
+        if finite and row.answer[1]:
+            s = reference(model, row, TAU).saliency[len(row.prompt) :]
+            torch.testing.assert_close(results[i]["saliency"], s, atol=1e-5 * s.max().item(), rtol=1e-4)
+    assert any(not torch.isfinite(results[i]["saliency"]).all() for i in broken if ROWS[i].answer[1])
+
+
 # ------------------------------ FSDP1 on torch's own wrapper ------------------------------
 
 

@@ -5,19 +5,37 @@ nothing, and hides an ImportError. Registering right away would import the train
 them, seconds apiece; so every registration waits for the verl module it belongs to.
 """
 
+import importlib
+
 import wrapt
 
 from verl_grail import cpu
 
-HOOKS: tuple[tuple[str, str], ...] = (
-    ("verl.trainer.ppo.core_algos", "verl_grail.plugin.estimators:register"),
-    ("verl.experimental.reward_loop.reward_manager", "verl_grail.plugin.reward_manager:register"),
-    ("verl.trainer.ppo.v1", "verl_grail.plugin.trainer:register"),
-    ("verl.utils.config", "verl_grail.plugin.startup:wrap_validate_config"),
-    ("verl.trainer.main_ppo", "verl_grail.plugin.startup:wrap_run_ppo"),
-)
-"""(verl module, what to call with it once it is imported). wrapt imports the right-hand side only then."""
+REGISTERING: dict[str, str] = {
+    "verl.trainer.ppo.core_algos": "verl_grail.plugin.estimators",
+    "verl.experimental.reward_loop.reward_manager": "verl_grail.plugin.reward_manager",
+    "verl.trainer.ppo.v1": "verl_grail.plugin.trainer",
+}
+"""verl module -> module of ours that is imported after it, and registers itself in its last line."""
 
-for _module, _hook in HOOKS:
-    wrapt.register_post_import_hook(_hook, _module)
+WRAPPING: dict[str, str] = {
+    "verl.utils.config": "wrap_validate_config",
+    "verl.trainer.main_ppo": "wrap_run_ppo",
+}
+"""verl module -> function of `startup` that is called with it."""
+
+
+def _register(module: str):
+    # importing is enough, and harmless if the import of ours is what brought verl's module in
+    return lambda _: importlib.import_module(module)
+
+
+def _wrap(function: str):
+    return lambda module: getattr(importlib.import_module("verl_grail.plugin.startup"), function)(module)
+
+
+for _name, _ours in REGISTERING.items():
+    wrapt.register_post_import_hook(_register(_ours), _name)
+for _name, _function in WRAPPING.items():
+    wrapt.register_post_import_hook(_wrap(_function), _name)
 cpu.install()

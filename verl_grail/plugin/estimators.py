@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import DictConfig, open_dict
+from verl.trainer.ppo import core_algos
 
 from verl_grail.config import ConfigError, GrailConfig, OarGConfig
 
@@ -84,9 +85,7 @@ def base_advantage(
     sessions: Sessions,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantage and return (B, T) of the base estimator on final outputs, broadcast to their sessions' other rows."""
-    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
-
-    function = get_adv_estimator_fn(section.base_estimator)
+    function = core_algos.get_adv_estimator_fn(section.base_estimator)
     kwargs: dict[str, Any] = {}
     if "norm_adv_by_std_in_grpo" in inspect.signature(function).parameters:
         # verl passes this in its own grpo branch only, and its default is True
@@ -149,7 +148,5 @@ def oar_g(token_level_rewards, response_mask, config=None, index=None, **kwargs)
     return _weighted_advantage("oar_g", token_level_rewards, response_mask, config, index, **kwargs)
 
 
-def register(core_algos) -> None:
-    """Put both into ``ADV_ESTIMATOR_REGISTRY``."""
-    core_algos.register_adv_est("grail")(grail)
-    core_algos.register_adv_est("oar_g")(oar_g)
+core_algos.register_adv_est("grail")(grail)
+core_algos.register_adv_est("oar_g")(oar_g)

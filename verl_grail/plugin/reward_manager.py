@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 from verl.utils.reward_score import default_compute_score
 
@@ -86,6 +87,7 @@ def guarded(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
     return verify
 
 
+@register("gar")
 class GarRewardManager(NaiveRewardManager):
     """Verdict, format, span and penalties of one rollout.
 
@@ -157,8 +159,3 @@ class GarRewardManager(NaiveRewardManager):
         start, end = solution_span(expert_ids, self._token_bytes, self._tags, self._special_ids)
         tokens = response_tokens if thinking is None else thinking[1] - thinking[0]
         return length_penalty(tokens, end - start, gar.length_penalty, gar.length_ratio, gar.length_min, gar.length_max)
-
-
-def register(reward_manager) -> None:
-    """Put the manager into verl's registry."""
-    reward_manager.register("gar")(GarRewardManager)

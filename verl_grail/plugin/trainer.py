@@ -26,7 +26,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, PPOTrainerSync
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils.debug import marked_timer
 
 from verl_grail.config import MODE_KEY, OUR_MODES, ConfigError, GrailConfig
@@ -38,6 +39,7 @@ from verl_grail.plugin.passes import SignalRunner, read_vectors
 from verl_grail.plugin.startup import check_run
 from verl_grail.plugin.step import StepRows, read_rows
 from verl_grail.plugin.weighting import Weighting, WeightingPlan, plan_weighting, scale_ratio, weigh_grail, weigh_oar_g
+from verl_grail.plugin.workers import SignalActorRolloutRefWorker, SignalDetachActorWorker
 
 logger = logging.getLogger(__name__)
 
@@ -288,14 +290,11 @@ def make_trainer(stock: type[PPOTrainer], worker_cls: type) -> type[PPOTrainer]:
     return Trainer
 
 
-def register(v1) -> None:
-    """Register our three modes in ``verl.trainer.ppo.v1``."""
-    from verl_grail.plugin.workers import SignalActorRolloutRefWorker, SignalDetachActorWorker
-
-    stock = {
-        "grail_sync": (v1.PPOTrainerSync, SignalActorRolloutRefWorker),
-        "grail_colocate_async": (v1.PPOTrainerColocateAsync, SignalActorRolloutRefWorker),
-        "grail_separate_async": (v1.PPOTrainerSeparateAsync, SignalDetachActorWorker),
-    }
-    for name, (trainer, worker) in stock.items():
-        v1.register_trainer(name)(make_trainer(trainer, worker))
+MODES = {
+    "grail_sync": (PPOTrainerSync, SignalActorRolloutRefWorker),
+    "grail_colocate_async": (PPOTrainerColocateAsync, SignalActorRolloutRefWorker),
+    "grail_separate_async": (PPOTrainerSeparateAsync, SignalDetachActorWorker),
+}
+"""Our modes: the stock trainer that each extends, and its actor's worker."""
+for _name, (_stock, _worker) in MODES.items():
+    register_trainer(_name)(make_trainer(_stock, _worker))

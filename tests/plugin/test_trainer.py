@@ -1,0 +1,98 @@
+"""Pieces of the trainer that end-to-end runs do not pin down, on an in-memory stand-in for TransferQueue."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transfer_queue import KVBatchMeta
+
+from tests.plugin.rows import make_rows
+from tests.plugin.test_alignment import info
+from verl_grail.config import GarConfig, GrailConfig, parse_section
+from verl_grail.plugin import trainer as module
+from verl_grail.plugin.alignment import AlignmentPlan, Anchor
+from verl_grail.plugin.trainer import SignalTrainer, _Update
+
+
+class Store:
+    """The two calls that the trainer makes, on a dictionary of fields."""
+
+    def __init__(self, keys, **fields):
+        self.keys, self.fields = list(keys), fields
+
+    def kv_batch_get(self, keys, partition_id, select_fields):
+        at = [self.keys.index(k) for k in keys]
+        return {f: _jagged([self.fields[f][i] for i in at]) for f in select_fields}
+
+    def kv_batch_put(self, keys, partition_id, fields):
+        assert keys == self.keys
+        self.fields.update({name: list(value.unbind()) for name, value in fields.items()})
+
+
+def _jagged(rows):
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+def _batch(rows) -> KVBatchMeta:
+    return KVBatchMeta(keys=rows.keys, tags=[{} for _ in rows.keys], partition_id="train")
+
+
+@pytest.fixture
+def rows():
+    return make_rows(
+        [
+            {"key": "a_0_0", "text": "one two three four", "reward": 1.0, "info": info()},
+            {"key": "a_1_0", "text": "one", "reward": 0.0, "info": info(0.0, outcome="wrong")},
+            {"key": "a_2_0", "text": "draft", "reward": 1.0, "info": info()},
+            {"key": "a_2_1", "text": "final", "reward": 1.0, "info": info()},
+        ]
+    )
+
+
+def test_truncated_completions_leave_the_loss_and_nothing_else_does(rows, monkeypatch):
+    masks = [torch.ones(len(r), dtype=torch.int64) for r in rows.responses]
+    store = Store(rows.keys, response_mask=masks)
+    monkeypatch.setattr(module, "tq", store)
+    limit = len(rows.responses[0])
+    trainer = SimpleNamespace(
+        config=OmegaConf.create({"data": {"max_response_length": limit}}), _end_ids=frozenset([10_000])
+    )
+    metrics = {}
+    SignalTrainer._mask_truncated(trainer, _batch(rows), rows, parse_section(GrailConfig, None), metrics)
+    cut = [len(r) >= limit for r in rows.responses]
+    assert sum(cut) == 1 and metrics == {"grail/truncated_masked": 1.0}
+    for name in ("response_mask", "loss_mask"):
+        for value, before, gone in zip(store.fields[name], masks, cut, strict=True):
+            assert torch.equal(value, torch.zeros_like(before) if gone else before)
+
+
+def test_the_bonus_goes_to_every_output_of_the_session_on_its_last_token(rows, monkeypatch):
+    vectors = [torch.tensor([1.0, 0.0]), torch.zeros(2), torch.zeros(2), torch.tensor([0.6, 0.8])]
+    store = Store(rows.keys, gradient_vector=vectors, rm_scores=[])
+    monkeypatch.setattr(module, "tq", store)
+    monkeypatch.setattr("verl_grail.plugin.passes.tq", store)
+    plan = AlignmentPlan(rows=[0, 3], anchors=[Anchor("a", False, [1], [2], (0, 1))], passing=2)
+    update = _Update(rows, None, plan)
+    update.anchors = torch.tensor([[0.0, 1.0]])
+    trainer = SimpleNamespace(settings=SimpleNamespace(gar=parse_section(GarConfig, None)))
+    metrics = {}
+    SignalTrainer._add_bonus(trainer, _batch(rows), update, metrics)
+    bonus = 0.5 * (0.8 - 0.4)  # cosines 0 and 0.8, mean 0.4
+    want = [1.0, 0.0, 1.0 + bonus, 1.0 + bonus]
+    for value, total, response in zip(store.fields["rm_scores"], want, rows.responses, strict=True):
+        assert value.shape == (len(response),) and value[-1].item() == pytest.approx(total) == value.sum().item()
+    assert metrics["gar/bonus_mean"] == pytest.approx(bonus / 2)
+
+
+def test_rewards_are_left_alone_without_a_bonus(rows, monkeypatch):
+    store = Store(rows.keys, gradient_vector=[torch.tensor([1.0, 0.0])] * 4)
+    monkeypatch.setattr(module, "tq", store)
+    monkeypatch.setattr("verl_grail.plugin.passes.tq", store)
+    update = _Update(rows, None, AlignmentPlan(rows=[0, 3], anchors=[Anchor("a", False, [1], [2], (0, 1))]))
+    update.anchors = torch.tensor([[1.0, 0.0]])
+    trainer = SimpleNamespace(settings=SimpleNamespace(gar=parse_section(GarConfig, None)))
+    SignalTrainer._add_bonus(trainer, _batch(rows), update, {})
+    assert "rm_scores" not in store.fields
