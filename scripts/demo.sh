@@ -6,7 +6,8 @@
 #   scripts/demo.sh --real   a few steps of GRAIL + GAR on SmolLM2-135M-Instruct and grade-school problems
 #
 # Prints a table; plots and a page with coloured rollouts are in runs/demo*/report. Re-running trains again but installs
-# and prepares nothing twice. RUNS=... puts the results elsewhere; further arguments go to scripts/demo/train.py.
+# and prepares nothing twice. RUNS=... puts the results elsewhere; further arguments go to scripts/demo/train.py
+# (key=value is a Hydra override).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 size=normal
@@ -21,8 +22,8 @@ export VERL_PLATFORM=cpu OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 if [ "$size" = real ]; then
   "$venv/bin/python" scripts/demo/real.py --out "$runs/real-task"
   exec "$venv/bin/python" scripts/demo/train.py --task "$runs/real-task" --out "$runs/demo-real" --size real \
-    --methods grail_gar --title "GRAIL and GAR on SmolLM2-135M-Instruct and grade-school problems" "$@" \
-    -- +reward.gar.strict_format=False
+    --methods grail_gar --title "GRAIL and GAR on SmolLM2-135M-Instruct and grade-school problems" \
+    +reward.gar.strict_format=False "$@"
 fi
 fast=(); if [ "$size" = fast ]; then fast=(--fast); fi
 "$venv/bin/python" scripts/demo/prepare.py --out "$runs/task-$size" "${fast[@]}"

@@ -177,7 +177,7 @@ def train(task: Path, out: Path, methods: list[str], size: Size, seed: int, extr
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; everything after ``--`` goes to every run as a Hydra override."""
+    """Entry point; arguments of the form ``key=value`` go to every run as Hydra overrides."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--task", type=Path, required=True, help="folder that prepare.py or real.py made")
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs and the report")
@@ -185,11 +185,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--title", default="GRPO, GRAIL and GAR on multi-step arithmetic")
-    parser.add_argument("overrides", nargs="*", help="further Hydra overrides, after --")
-    args = parser.parse_args(argv)
+    args, overrides = parser.parse_known_args(argv)
+    if unknown := [o for o in overrides if "=" not in o or o.startswith("-")]:
+        parser.error(f"unknown arguments: {' '.join(unknown)}")
     task, out = args.task.resolve(), args.out.resolve()
     began = time.monotonic()
-    failed = train(task, out, args.methods, SIZES[args.size], args.seed, args.overrides)
+    failed = train(task, out, args.methods, SIZES[args.size], args.seed, overrides)
     for method in failed:
         console.print(f"[bold red]{method} failed[/]; the end of its log:")
         console.print("\n".join((out / method / "log.txt").read_text().splitlines()[-15:]), markup=False)

@@ -76,6 +76,12 @@ def test_several_solutions_and_their_limits():
     assert len(p.anchors[0].solution) == 7
 
 
+def test_a_solution_without_tokens_is_missing():
+    gar = parse_section(GarConfig, None)
+    p = plan_alignment(rows(), gar, lambda text: [], BYTES, 100)
+    assert p.rows == [] and p.anchors == [] and p.missing == 2
+
+
 def test_no_gate_takes_every_well_formed_rollout():
     p, _ = plan(rows(), {"gate": False})
     assert p.rows == [0, 2, 3, 4] and {a.uid for a in p.anchors} == {"a", "c"}

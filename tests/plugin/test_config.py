@@ -19,6 +19,8 @@ BASE = [
     "algorithm.adv_estimator=grail",
     "trainer.v1.trainer_mode=grail_sync",
     "actor_rollout_ref.actor.strategy=fsdp2",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 ]
 
 
@@ -110,6 +112,15 @@ def test_interpolated_values_are_validated_resolved(run_config):
         (["trainer.v1.trainer_mode=separate_async"], r"set trainer\.v1\.trainer_mode=grail_separate_async"),
         (["trainer.use_v1=False"], r"set trainer\.use_v1=True"),
         (["+async_training.trigger_parameter_sync_step=4"], r"grail_separate_async"),
+        (["+rollout.nnodes=1"], r"one-step-off trainer"),
+        (
+            ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null"],
+            r"actor_rollout_ref\.actor\.ppo_micro_batch_size_per_gpu is not set",
+        ),
+        (
+            ["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=null"],
+            r"actor_rollout_ref\.rollout\.log_prob_micro_batch_size_per_gpu is not set",
+        ),
         (["actor_rollout_ref.model.use_fused_kernels=True"], r"actor_rollout_ref\.model\.use_fused_kernels=True"),
         (["actor_rollout_ref.model.enable_activation_offload=True"], r"enable_activation_offload=True"),
         (["+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp16"], r"param_dtype=fp16"),
@@ -178,3 +189,19 @@ def test_a_section_that_nothing_reads_is_reported(run_config, caplog):
 
 def test_the_command_line_needs_a_plus_sign_and_nothing_else(run_config):
     assert OmegaConf.select(run_config("+algorithm.grail.w_max=3"), "algorithm.grail.w_max") == 3
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_token_budgets_count_the_ranks_that_share_a_sequence(run_config, old):
+    from verl_grail.plugin.passes import pass_limits
+
+    key = "actor_rollout_ref.actor" + ("" if old else ".fsdp_config") + ".ulysses_sequence_parallel_size=2"
+    config = run_config(
+        "actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=100",
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=300", key,
+    )  # fmt: skip
+    forward, backward = pass_limits(config, check_run(config))
+    assert (forward.tokens, backward.tokens) == (600, 200)
+    config = run_config("+algorithm.signals.backward_micro_batch_size_per_gpu=2")
+    forward, backward = pass_limits(config, check_run(config))
+    assert (forward.rows, backward.rows) == (4, 2)

@@ -158,3 +158,11 @@ def test_the_fully_async_trainer_goes_through_run_ppo():
 
     main = Path(verl.__file__).parent / "experimental/fully_async_policy/fully_async_main.py"
     assert "from verl.trainer.main_ppo import run_ppo" in main.read_text()
+
+
+def test_fsdp1_private_reshard():
+    from torch.distributed.fsdp._flat_param import FlatParamHandle
+    from torch.distributed.fsdp._runtime_utils import _reshard
+
+    assert parameters(_reshard) == ["state", "handle", "free_unsharded_flat_param"]
+    assert isinstance(FlatParamHandle.uses_sharded_strategy, property)

@@ -30,7 +30,8 @@ def verifier(solution_str, ground_truth, **_):
 def manager(compute_score=verifier, **gar):
     overrides = [
         "algorithm.adv_estimator=grpo", "reward.reward_manager.name=gar", "trainer.v1.trainer_mode=grail_sync",
-        "actor_rollout_ref.actor.strategy=fsdp2", *[f"+reward.gar.{k}={v}" for k, v in gar.items()],
+        "actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.actor.use_dynamic_bsz=True",
+        *[f"+reward.gar.{k}={v}" for k, v in gar.items()],
     ]  # fmt: skip
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=overrides)

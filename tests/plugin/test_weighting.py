@@ -72,6 +72,14 @@ def test_verdict_falls_back_to_the_score():
     assert plan(data=data).outcome.tolist() == plan().outcome.tolist()
 
 
+@pytest.mark.parametrize(
+    "acc,correct", [(True, True), (0, False), (0.5, True), (None, True), ("yes", True), ([1], True)]
+)
+def test_odd_verdicts_fall_back_to_the_score(acc, correct):
+    data = make_rows([{"key": "a_0_0", "text": RIGHT, "reward": 1.0, "info": {"acc": acc}}])
+    assert data.correct.tolist() == [correct]
+
+
 def test_a_box_in_a_tools_output_is_no_answer():
     data = make_rows(
         [
@@ -130,6 +138,16 @@ def test_oar_g_outcomes():
     assert done.weights[0][data.response_mask[0].bool()].sum().item() == pytest.approx(
         data.response_mask[0].sum().item(), rel=1e-5
     )
+
+
+def test_oar_g_with_nothing_before_the_answer():
+    data = make_rows(
+        [{"key": "a_0_0", "text": r"\boxed{6}.", "reward": 0.0}, {"key": "a_1_0", "text": RIGHT, "reward": 1.0}]
+    )
+    done = weigh_oar_g(
+        data, plan(cls=OarGConfig, data=data), parse_section(OarGConfig, None), torch.rand(data.response_mask.shape)
+    )
+    assert done.outcome.tolist() == [int(RowOutcome.NO_SCORED_TOKENS), WEIGHTED] and (done.weights[0] == 1).all()
 
 
 def test_noise_key_is_a_function_of_the_content():

@@ -85,14 +85,15 @@ def plan_alignment(
     for uid, members in by_prompt.items():
         first = members[0]
         primary = as_solutions(rows.columns[gar.solution_key][first], gar.max_solutions)
-        if not primary:
-            plan.missing += 1
-            continue
         auxiliary = []
         if gar.aux_solution_key and gar.aux_mode != "real_only":
             auxiliary = as_solutions(rows.columns[gar.aux_solution_key][first], gar.max_solutions)
-        for text, is_aux in [(t, False) for t in primary] + [(t, True) for t in auxiliary]:
-            ids = encode(text)[:max_solution_length]
+        encoded = [(encode(t), False) for t in primary] + [(encode(t), True) for t in auxiliary]
+        if not any(ids for ids, is_aux in encoded if not is_aux):
+            plan.missing += 1
+            continue
+        for ids, is_aux in encoded:
+            ids = ids[:max_solution_length]
             if ids:
                 whole = (0, len(ids))
                 span = solution_span(ids, token_bytes, tags, special_ids) if gar.span == "think" else whole

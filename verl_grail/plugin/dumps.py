@@ -43,8 +43,8 @@ def dump_columns(update: _Update, advantages: torch.Tensor, token_bytes: TokenBy
             "advantages": [round(a, 6) for a in advantage.tolist()],
         }
         if weighting is not None:
-            columns["grail_weights"] = [round(w, 4) for w in weighting.weights[i, :n].tolist()]
-            columns["grail_outcome"] = RowOutcome(int(weighting.outcome[i])).name.lower()
+            columns[f"{weighting.name}_weights"] = [round(w, 4) for w in weighting.weights[i, :n].tolist()]
+            columns[f"{weighting.name}_outcome"] = RowOutcome(int(weighting.outcome[i])).name.lower()
             columns["answer_span"] = None if span is None else [span.start, span.end]
         if alignment is not None:
             columns["gar_cosine"] = _number(alignment.cosine.get(i))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transfer_queue as tq
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
@@ -26,7 +26,8 @@ def pass_limits(config: DictConfig, settings: Settings) -> tuple[Limits, Limits]
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     ours = settings.signals
     if actor.use_dynamic_bsz:
-        sp = int(actor.get("fsdp_config", {}).get("ulysses_sequence_parallel_size", 1) or 1)
+        places = ("fsdp_config.ulysses_sequence_parallel_size", "ulysses_sequence_parallel_size")  # the second: old
+        sp = max(int(OmegaConf.select(actor, place) or 1) for place in places)
         backward = ours.backward_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu
         return Limits(tokens=rollout.log_prob_max_token_len_per_gpu * sp), Limits(tokens=backward * sp)
     rows = ours.backward_micro_batch_size_per_gpu or actor.ppo_micro_batch_size_per_gpu

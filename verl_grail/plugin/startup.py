@@ -40,6 +40,11 @@ def _check_trainer(config: DictConfig, settings: Settings) -> None:
             f"{asked} does not run under the fully-async trainer: start python -m verl.trainer.main_ppo with "
             "trainer.v1.trainer_mode=grail_separate_async"
         )
+    if OmegaConf.select(config, "rollout.nnodes") is not None:
+        raise ConfigError(
+            f"{asked} does not run under the one-step-off trainer: start python -m verl.trainer.main_ppo with "
+            "trainer.v1.trainer_mode=grail_separate_async"
+        )
     if not _get(config, "trainer.use_v1", True):
         raise ConfigError(
             f"{asked} does not run under the legacy trainer: set trainer.use_v1=True and "
@@ -69,6 +74,13 @@ def _check_actor(config: DictConfig) -> None:
     for key, why in refused.items():
         if _get(config, key, False):
             raise ConfigError(f"{key}=True: {why}")
+    if not _get(config, "actor_rollout_ref.actor.use_dynamic_bsz", False):
+        for key in (
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+        ):
+            if OmegaConf.select(config, key) is None:
+                raise ConfigError(f"{key} is not set: the signal pass takes the size of its micro-batches from it")
     dtype = _get(config, "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype")
     if dtype in ("fp16", "float16"):
         raise ConfigError(
@@ -126,11 +138,13 @@ def _warn_unread(config: DictConfig, settings: Settings) -> None:
         "algorithm.grail": settings.grail is not None,
         "algorithm.oar_g": settings.oar_g is not None,
         "reward.gar": settings.gar is not None,
+        "algorithm.signals": settings.active,
     }
     switch = {
         "algorithm.grail": "algorithm.adv_estimator=grail",
         "algorithm.oar_g": "algorithm.adv_estimator=oar_g",
         "reward.gar": "reward.reward_manager.name=gar",
+        "algorithm.signals": "one of the methods",
     }
     for key, used in read.items():
         if not used and OmegaConf.select(config, key):

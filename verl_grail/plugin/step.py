@@ -62,15 +62,19 @@ class StepRows:
     @cached_property
     def correct(self) -> torch.Tensor:
         """(B,) bool: the verifier's verdict, ``acc`` of the reward, else score > 0."""
-        scores = self.rewards.sum(1)
-        verdicts = [info.get("acc", s) for info, s in zip(self.info, scores.tolist(), strict=True)]
-        return torch.tensor([float(v) > 0 for v in verdicts])
+        return torch.tensor([_accepted(i, s) for i, s in zip(self.info, self.rewards.sum(1).tolist(), strict=True)])
 
     def truncated(self, max_response_length: int, end_ids: frozenset[int]) -> torch.Tensor:
         """(B,) bool: responses that filled the limit without an end-of-sequence token."""
         return torch.tensor(
             [len(r) >= max_response_length and r[-1] not in end_ids for r in self.responses], dtype=torch.bool
         )
+
+
+def _accepted(info: dict[str, Any], score: float) -> bool:
+    """``acc`` if it is a number, else the score's sign: a user's reward may leave it out, or write anything into it."""
+    acc = info.get("acc")
+    return float(acc if isinstance(acc, bool | int | float | np.number) else score) > 0
 
 
 def _list(value: Any) -> list[Any]:

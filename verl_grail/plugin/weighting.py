@@ -33,8 +33,9 @@ class WeightingPlan:
 
 @dataclass
 class Weighting:
-    """Weights (B, T) float32, final `RowOutcome` (B,) and the metrics of the step."""
+    """Weights (B, T) float32, final `RowOutcome` (B,) and the metrics of the step; ``name`` is the method's."""
 
+    name: str
     weights: torch.Tensor
     outcome: torch.Tensor
     metrics: dict[str, float]
@@ -147,7 +148,7 @@ def weigh_grail(rows: StepRows, plan: WeightingPlan, section: GrailConfig, salie
     s = saliency[done.scored].float().numpy()
     for q in (10, 90):
         metrics[f"{name}/grad_norm_p{q}"] = float(np.percentile(s, q)) if s.size else 0.0
-    return Weighting(done.weights, done.outcome, metrics)
+    return Weighting(name, done.weights, done.outcome, metrics)
 
 
 def weigh_oar_g(rows: StepRows, plan: WeightingPlan, section: OarGConfig, influence: torch.Tensor) -> Weighting:
@@ -167,10 +168,12 @@ def weigh_oar_g(rows: StepRows, plan: WeightingPlan, section: OarGConfig, influe
     finite = (torch.isfinite(influence) | ~rows.response_mask.bool()).all(1)
     outcome[selected & ~weighted] = int(RowOutcome.DEGENERATE)
     outcome[selected & ~weighted & ~finite] = int(RowOutcome.NON_FINITE)
+    if section.stats == "reasoning":
+        outcome[selected & (plan.regions.reasoning.sum(1) == 0)] = int(RowOutcome.NO_SCORED_TOKENS)
     name = "oar_g"
     live = weighted.unsqueeze(1) & rows.response_mask.bool()
     metrics = _row_metrics(name, rows, plan, outcome) | _weight_metrics(name, weights, live)
-    return Weighting(weights, outcome, metrics)
+    return Weighting(name, weights, outcome, metrics)
 
 
 def scale_ratio(base: torch.Tensor, weights: torch.Tensor, response_mask: torch.Tensor) -> float:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.fsdp._runtime_utils import _reshard
 
 from verl_grail.signals.hf import ModelParts, leaf_layer
 
@@ -89,6 +88,11 @@ def settle_fsdp1(module: torch.nn.Module) -> None:
     catch-all (torch/distributed/fsdp/_runtime_utils.py, _catch_all_reshard) takes a module that is not sharded (one
     rank) for resharded, and such a module would be left without parameters.
     """
+    if not any(isinstance(m, FullyShardedDataParallel) for m in module.modules()):
+        return
+    # private, so not imported where no FSDP1 module needs it
+    from torch.distributed.fsdp._runtime_utils import _reshard
+
     for m in module.modules():
         handle = getattr(m, "_handle", None) if isinstance(m, FullyShardedDataParallel) else None
         if handle is not None:
