@@ -182,15 +182,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--task", type=Path, required=True, help="folder that prepare.py or real.py made")
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs and the report")
     parser.add_argument("--size", choices=SIZES, default="normal")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", default=",".join(METHODS), help=f"comma-separated, of {', '.join(METHODS)}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--title", default="GRPO, GRAIL and GAR on multi-step arithmetic")
     args, overrides = parser.parse_known_args(argv)
     if unknown := [o for o in overrides if "=" not in o or o.startswith("-")]:
         parser.error(f"unknown arguments: {' '.join(unknown)}")
+    methods = args.methods.split(",")
+    if unknown := [m for m in methods if m not in METHODS]:
+        parser.error(f"unknown methods: {' '.join(unknown)}")
     task, out = args.task.resolve(), args.out.resolve()
     began = time.monotonic()
-    failed = train(task, out, args.methods, SIZES[args.size], args.seed, overrides)
+    failed = train(task, out, methods, SIZES[args.size], args.seed, overrides)
     for method in failed:
         console.print(f"[bold red]{method} failed[/]; the end of its log:")
         console.print("\n".join((out / method / "log.txt").read_text().splitlines()[-15:]), markup=False)

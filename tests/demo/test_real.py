@@ -92,7 +92,7 @@ def test_read_problem_refuses(question, worked, answer):
 
 
 def test_split_template_takes_the_easiest_and_other_answers():
-    instances = [problem(i, answer=20 - i, largest=40 - i) for i in range(20)]
+    instances = [problem(i, answer=30 - i, largest=50 - i) for i in range(30)]
     template = real.split_template([*instances, *instances])
     assert [p.largest for p in template.problems] == list(range(21, 21 + real.PER_TEMPLATE))
     assert len(template.shots) == real.SHOTS
@@ -139,13 +139,13 @@ def test_select_keeps_mixed_ones_of_every_template_first():
     assert list(counts) == [p.id for p, _ in kept]
 
 
-def test_select_leaves_templates_never_solved_and_skips_those_always_solved():
+def test_select_leaves_templates_twice_unsolved_and_skips_those_always_solved():
     def measure(batch):
         return [{"right": {"t/0": 0, "t/1": real.SAMPLES, "t/2": 1}[p.id.rsplit("/", 1)[0]]} for p, _ in batch]
 
-    kept, counts = real.select(templates(3, 2), measure, wanted=10, chunk=8)
-    assert [p.id for p, _ in kept] == ["t/2/0", "t/2/1"]
-    assert list(counts) == ["t/0/0", "t/1/0", "t/2/0", "t/1/1", "t/2/1"]
+    kept, counts = real.select(templates(3, 3), measure, wanted=10, chunk=8)
+    assert [p.id for p, _ in kept] == ["t/2/0", "t/2/1", "t/2/2"]
+    assert list(counts) == ["t/0/0", "t/1/0", "t/2/0", "t/0/1", "t/1/1", "t/2/1", "t/1/2", "t/2/2"]
 
 
 def test_shares():
