@@ -4,7 +4,7 @@ r"""A real model and real word problems for the demo: ``python scripts/demo/real
 - Problems: instances of the GSM-Symbolic templates in ``reasoning-gym``, of two or three steps with small numbers, the
   arithmetic of every worked solution checked here. The worked solution is the problem's expert.
 - Prompts: a chat with `SHOTS` worked instances of the *same* template. With examples of other kinds the model solves
-  about 2 % at temperature 1, with the problem's own kind about one in six: a reward to learn from, not a benchmark.
+  about 2 % at temperature 1, with the problem's own kind about 10 %: a reward to learn from, not a benchmark.
 - Selection: the model answers every candidate `SAMPLES` times, and a problem is kept when some of the answers are right
   and some wrong, since a group of equal rewards teaches nothing. The rates in ``task.json`` are the ones that
   selected, so fresh samples of the kept problems will lie closer to the middle of all candidates.
@@ -49,14 +49,14 @@ GRADER = Path(__file__).parents[2] / "reward_fns" / "boxed_number.py"
 DATA_SOURCE = "gsm"
 
 SYSTEM = "Solve the problem step by step. Put the final number in \\boxed{}."
-SHOTS = 4
+SHOTS = 3
 SAMPLES = 8
 MAX_PROMPT_LENGTH, MAX_RESPONSE_LENGTH = 640, 96
 
 MAX_STEPS, MAX_NUMBER = 3, 60
 MAX_SOLUTION_CHARS = 240
 """About 80 tokens: with room to spare in `MAX_RESPONSE_LENGTH`, which is checked in tokens too."""
-DRAWS, PER_TEMPLATE = 150, 10
+DRAWS, PER_TEMPLATE = 150, 14
 """Instances drawn from a template, and the most of its easiest ones that become candidates."""
 
 _ANNOTATION = re.compile(r"<<.*?>>")
@@ -182,8 +182,8 @@ def select(
 ) -> tuple[list[tuple[Problem, Template]], dict[str, dict]]:
     """Measure candidates until `wanted` are mixed.
 
-    One problem of every template at a time, so that the kept ones are of many kinds; a template is left when two of its
-    problems in a row were never solved, because its next ones are harder.
+    One problem of every template at a time, so that the kept ones are of many kinds; a template is left when three of
+    its problems in a row were never solved, because its next ones are harder.
 
     Args:
         templates: what to choose from.
@@ -206,7 +206,7 @@ def select(
                 unsolved[i] = 0 if count["right"] else unsolved[i] + 1
                 if is_mixed(count["right"]):
                     kept.append(pair)
-        unsolved = {i: streak for i, streak in unsolved.items() if streak < 2}
+        unsolved = {i: streak for i, streak in unsolved.items() if streak < 3}
     return kept[:wanted], counts
 
 
@@ -495,7 +495,7 @@ def main(argv: list[str] | None = None) -> None:
     # not spin, or two of them starve each other on a shared machine.
     threads = {"OMP_NUM_THREADS": str(os.cpu_count()), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
     os.environ.update(cpu_env() | threads | {"VLLM_LOGGING_LEVEL": "ERROR"})
-    # That platform keeps vLLM's weights writable; packed ones, for once, give the same answers in 70 % of the time.
+    # That platform keeps vLLM's weights writable for a trainer; packed ones are faster, and there is none here.
     del os.environ["VERL_PLATFORM"]
     content = prepare(args.out, args.seed, args.train_size, args.val_size)
     chosen = content["selection"]

@@ -139,13 +139,13 @@ def test_select_keeps_mixed_ones_of_every_template_first():
     assert list(counts) == [p.id for p, _ in kept]
 
 
-def test_select_leaves_templates_twice_unsolved_and_skips_those_always_solved():
+def test_select_leaves_templates_thrice_unsolved_and_skips_those_always_solved():
     def measure(batch):
         return [{"right": {"t/0": 0, "t/1": real.SAMPLES, "t/2": 1}[p.id.rsplit("/", 1)[0]]} for p, _ in batch]
 
-    kept, counts = real.select(templates(3, 3), measure, wanted=10, chunk=8)
-    assert [p.id for p, _ in kept] == ["t/2/0", "t/2/1", "t/2/2"]
-    assert list(counts) == ["t/0/0", "t/1/0", "t/2/0", "t/0/1", "t/1/1", "t/2/1", "t/1/2", "t/2/2"]
+    kept, counts = real.select(templates(3, 4), measure, wanted=10, chunk=8)
+    assert [p.id for p, _ in kept] == ["t/2/0", "t/2/1", "t/2/2", "t/2/3"]
+    assert list(counts) == [f"t/{t}/{i}" for i in range(4) for t in range(3) if (t, i) != (0, 3)]
 
 
 def test_shares():
