@@ -31,12 +31,21 @@ BASE_ESTIMATORS = (
 )
 """Estimators of verl 0.9.1 that need only what a registered estimator is given (rewards, mask, config, index)."""
 
+BASES_WITH_STD = ("grpo", "grpo_vectorized", "grpo_passk")
+"""Base estimators that can divide by the group's standard deviation."""
+
 STOCK_MODES = ("sync", "colocate_async", "separate_async")
 OUR_MODES = {f"grail_{mode}": mode for mode in STOCK_MODES}
 """Our trainer modes and the verl mode that each extends."""
 
 MODE_KEY = "trainer.v1.signal_trainer"
 """Where our trainers note their own mode, since they put the stock mode's name back for verl to compare with."""
+
+GAR_REWARD_KEYS = (
+    *("acc", "verifier_score", "gar_outcome", "gar_pass", "gar_format_valid", "gar_format_penalty"),
+    *("gar_length_penalty", "gar_span_start", "gar_span_end"),
+)
+"""Keys of the reward's extra info that the ``gar`` manager writes on every sample."""
 
 READINGS = ("paper", "authors_code")
 
@@ -75,6 +84,14 @@ class _Section:
                 f"{self.key}.base_estimator={name!r} cannot be a base: it must need no more than rewards, mask and "
                 f"groups. Choose one of: {', '.join(BASE_ESTIMATORS)}"
             )
+        if self.norm_adv_by_std and name not in BASES_WITH_STD:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"{self.key}.norm_adv_by_std=True has no effect on {self.key}.base_estimator={name}: leave it "
+                f"False, or choose one of: {', '.join(BASES_WITH_STD)}"
+            )
+
+    def refuse_dead(self, given: set[str]) -> None:
+        """Refuse settings that were given and that another setting switches off."""
 
 
 @dataclass
@@ -121,9 +138,9 @@ class GrailConfig(_Section):
     """Do not compute saliency where the base advantage is zero, so no weight could matter."""
 
     def __post_init__(self) -> None:
-        both = {"alignment": "token", "box": "last", "stats": "reasoning", "correct_unselected": False}
+        paper = {"alignment": "token", "box": "last", "stats": "reasoning", "correct_unselected": False}
         theirs = {"alignment": "predictor", "box": "first", "stats": "all", "correct_unselected": True}
-        self._reading({"paper": both, "authors_code": theirs})
+        self._reading({"paper": paper, "authors_code": theirs})
         self._base_estimator()
         self._choice("rollouts", "wrong", "correct", "all")
         self._choice("select_by", "verdict", "advantage")
@@ -243,9 +260,9 @@ class GarConfig(_Section):
     """Further numeric keys of the verifier's result to keep on every sample (0 where absent)."""
 
     def __post_init__(self) -> None:
-        ours = {"single": "zero", "format_penalty": 0.1, "length_penalty": 0.0}
+        paper = {"single": "zero", "format_penalty": 0.1, "length_penalty": 0.0}
         theirs = {"single": "plain", "format_penalty": 0.6, "length_penalty": 0.5}
-        self._reading({"paper": ours, "authors_code": theirs})
+        self._reading({"paper": paper, "authors_code": theirs})
         self._choice("aux_mode", "real_only", "aux_max", "aux_residual")
         self._choice("single", "zero", "plain")
         self._choice("span", "think", "response")
@@ -261,11 +278,28 @@ class GarConfig(_Section):
             )
         if not self.think_open or not self.think_close or self.think_open == self.think_close:
             raise ConfigError(f"{self.key}.think_open and {self.key}.think_close must be two different, non-empty tags")
+        if self.aux_mode == "real_only" and self.aux_solution_key:
+            raise ConfigError(
+                f"{self.key}.aux_solution_key={self.aux_solution_key} is not read under {self.key}.aux_mode=real_only: "
+                f"set {self.key}.aux_mode to aux_max or aux_residual"
+            )
+        if taken := sorted(set(self.extra_keys) & set(GAR_REWARD_KEYS)):
+            raise ConfigError(f"{self.key}.extra_keys={taken} are keys that the manager writes itself: take them out")
         if self.aux_mode != "real_only" and not self.aux_solution_key:
             raise ConfigError(
                 f"{self.key}.aux_mode={self.aux_mode} needs {self.key}.aux_solution_key, the dataset column with "
                 "teacher-rolled solutions"
             )
+
+    def refuse_dead(self, given: set[str]) -> None:
+        """Length settings without a length penalty, a format penalty without a format."""
+        lengths = sorted(given & {"length_ratio", "length_min", "length_max"})
+        if lengths and not self.length_penalty:
+            raise ConfigError(
+                f"{self.key}.{lengths[0]} is not read while {self.key}.length_penalty=0: set that too, or drop it"
+            )
+        if "format_penalty" in given and not self.strict_format:
+            raise ConfigError(f"{self.key}.format_penalty is not read while {self.key}.strict_format=False: drop one")
 
 
 @dataclass
@@ -306,10 +340,12 @@ def parse_section(cls: type[Section], node: Any) -> Section:
         if name not in known:
             raise ConfigError(f"{cls.key}.{name} is unknown; the settings of {cls.key} are: {', '.join(known)}")
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), values))  # type: ignore[return-value]
+        section: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), values))
     except OmegaConfBaseException as e:
         name = str(getattr(e, "full_key", None) or "")
         raise ConfigError(f"{cls.key}.{name}={values.get(name)!r}: {str(e).splitlines()[0]}") from e
+    section.refuse_dead(set(values))
+    return section
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ ANSWERS = [
     (r"\boxed{\frac{1}{2", None),
     (r"\boxed{}", None),
     (r"\boxed{ }", None),
+    ("\\boxed{\u00a0}", "\u00a0"),
+    ("\\boxed\u00a05", None),
     (r"\fbox{3}", None),
     (r"\boxedx{3}", None),
     ("no box", None),

@@ -117,6 +117,9 @@ def test_weights_and_cosines_of_step_one_equal_a_plain_computation_on_the_initia
                 cosines.append(float(normalise(v) @ normalise(anchor)))
             assert r["gar_cosine"] == pytest.approx(max(cosines), abs=1e-4)
     assert weighted >= 3 and with_cosine >= 3
+    # one anchor forward for each solution of each prompt that has a passing rollout, shared by its group
+    passing = {r["uid"].rsplit("_", 2)[0]: r["input"] for r in rollouts if r["gar_outcome"] == "pass"}
+    assert both.metrics[1]["gar/anchors"] == sum(len(prompts[text]["expert_solution"]) for text in passing.values())
 
 
 def test_the_bonus_is_centred_over_the_whole_group_whichever_rank_ran_its_rollouts(both):
@@ -163,29 +166,32 @@ def test_asynchronous_modes(verl, mode, extra):
             assert m["training/rollout_probs_diff_max"] < 1e-4
     if mode == "grail_separate_async":
         # parameter_sync_step=2: two updates of half a batch each make a step
-        assert len(run.rollouts(1)) == 32 and run.metrics[1]["grail/rows_skipped"] <= 16
+        assert len(run.rollouts(1)) == 32 and run.metrics[1]["grail/rows/weighted"] > 0
 
 
-def test_gar_with_reinforce_plus_plus(verl):
-    """GAR without token weights, over an estimator that whitens over the whole batch."""
-    run = verl("rpp", ["algorithm.adv_estimator=reinforce_plus_plus", "reward.reward_manager.name=gar"])
+@pytest.mark.parametrize("estimator", ["grpo", "reinforce_plus_plus"])
+def test_gar_without_token_weights(verl, estimator):
+    """Over a group's own statistics, and over an estimator that whitens over the whole batch."""
+    run = verl(estimator, [f"algorithm.adv_estimator={estimator}", "reward.reward_manager.name=gar"])
     for step in (1, 2):
         m, dumped = run.metrics[step], run.rollouts(step)
         passing = [r for r in dumped if r["gar_cosine"] is not None]
         assert m["gar/cosine_mean"] == pytest.approx(sum(r["gar_cosine"] for r in passing) / len(passing), abs=1e-5)
         assert m["gar/gate_rate"] == pytest.approx(len(passing) / len(dumped))
         assert m["critic/rewards/mean"] == pytest.approx(sum(r["score"] for r in dumped) / len(dumped), abs=1e-5)
+        assert not any(k.startswith("grail/") for k in m)
+        if estimator == "grpo":
+            continue
         advantages = torch.tensor([a for r in dumped for a in r["advantages"]])
         assert advantages.mean().item() == pytest.approx(0.0, abs=1e-4)
         assert advantages.std().item() == pytest.approx(1.0, abs=1e-2)
-        assert not any(k.startswith("grail/") for k in m)
 
 
 def test_ragged_groups_padding_bypass_truncation_and_oar_g(verl, task, tmp_path):
     """Groups of different sizes make verl append padding rows; REINFORCE++ under OAR-G; no log-prob pass."""
     rows = pd.read_parquet(task / "train.parquet")
     rows["__rollout_n__"] = [3 if i % 8 == 0 else 4 for i in range(len(rows))]
-    rows.loc[1, "expert_solution"] = None
+    rows["expert_solution"] = [None if i % 2 else s for i, s in enumerate(rows["expert_solution"])]
     for name in ("val.parquet", "task.json", "model"):
         (tmp_path / name).symlink_to(task / name)
     rows.to_parquet(tmp_path / "train.parquet")
@@ -197,6 +203,7 @@ def test_ragged_groups_padding_bypass_truncation_and_oar_g(verl, task, tmp_path)
             "+algorithm.oar_g.base_estimator=reinforce_plus_plus",
             "+algorithm.oar_g.mask_truncated=True",
             "algorithm.rollout_correction.bypass_mode=True",
+            "data.max_response_length=38",  # about the mean length, so that many are cut
         ],
         n_ranks=2,
         data=tmp_path,
@@ -207,8 +214,9 @@ def test_ragged_groups_padding_bypass_truncation_and_oar_g(verl, task, tmp_path)
         assert sum(m[f"oar_g/rows/{o}"] for o in ("weighted", "unselected", "no_answer", "degenerate", "non_finite",
                                                   "zero_advantage", "no_scored_tokens")) == 31  # fmt: skip
         assert m["oar_g/rows/weighted"] > 0 and m["oar_g/weight_mean"] == pytest.approx(1.0, abs=1e-3)
-        assert m["oar_g/truncated_masked"] >= 0 and math.isfinite(m["actor/grad_norm"])
+        assert 0 < m["oar_g/truncated_masked"] < 31 and math.isfinite(m["actor/grad_norm"])
         assert "timing_s/signal_pass" in m
-    assert run.metrics[1]["gar/missing_expert"] in (0.0, 1.0)
-    one_missing = [r for r in run.rollouts(1) if r["gar_outcome"] == "pass" and r["gar_cosine"] is None]
-    assert bool(one_missing) == (run.metrics[1]["gar/missing_expert"] == 1.0)
+    missing = {
+        r["uid"].rsplit("_", 2)[0] for r in run.rollouts(1) if r["gar_outcome"] == "pass" and r["gar_cosine"] is None
+    }
+    assert run.metrics[1]["gar/missing_expert"] == len(missing) > 0

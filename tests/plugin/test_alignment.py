@@ -124,6 +124,27 @@ def test_nothing_passes():
     assert done.cosine == {} and done.metrics["gar/bonus_mean"] == 0.0 and done.metrics["gar/anchors"] == 0
 
 
+def test_a_verifier_that_fails_on_everything_is_an_error():
+    broken = info(0.0, outcome="verify_error")
+    entries = [{"key": f"a_{i}_0", "text": "x", "info": broken, "columns": {"expert_solution": "y"}} for i in range(2)]
+    with pytest.raises(RuntimeError, match="reward.custom_reward_function.path"):
+        plan(make_rows(entries))
+    entries[1]["info"] = info(0.0, outcome="wrong")
+    assert plan(make_rows(entries))[0].rows == []
+
+
+def test_anchors_follow_the_data_sets_prompt_not_a_rollouts_history():
+    cell = {"expert_solution": "y"}
+    data = make_rows(
+        [
+            {"key": "a_0_1", "text": "final", "info": info(), "columns": cell},
+            {"key": "a_0_0", "text": "draft", "info": info(), "columns": cell},
+        ]
+    )
+    data.prompts = [[1, 2, 3, 4, 5], [1, 2]]
+    assert plan(data)[0].anchors[0].prompt == [1, 2]
+
+
 def test_final_outputs_of_sessions_only():
     data = make_rows(
         [

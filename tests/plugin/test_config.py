@@ -59,6 +59,10 @@ def run_config():
         (GarConfig, {"aux_mode": "aux_max"}, r"reward\.gar\.aux_mode=aux_max needs reward\.gar\.aux_solution_key"),
         (GarConfig, {"length_min": 600}, r"reward\.gar\.length_min=600"),
         (GarConfig, {"think_open": ""}, r"reward\.gar\.think_open"),
+        (GarConfig, {"aux_solution_key": "rolled"}, r"reward\.gar\.aux_solution_key=rolled is not read under"),
+        (GarConfig, {"extra_keys": ["acc"]}, r"reward\.gar\.extra_keys=\['acc'\]"),
+        (GarConfig, {"length_min": 10}, r"reward\.gar\.length_min is not read while reward\.gar\.length_penalty=0"),
+        (GarConfig, {"format_penalty": 0.2, "strict_format": False}, r"reward\.gar\.format_penalty is not read while"),
         (GarConfig, {"max_solutions": 0}, r"reward\.gar\.max_solutions=0"),
         (GarConfig, {"signal": "hessian"}, r"reward\.gar\.signal='hessian'"),
         (SignalsConfig, {"head_chunk_tokens": 0}, r"algorithm\.signals\.head_chunk_tokens=0"),
@@ -112,6 +116,14 @@ def test_interpolated_values_are_validated_resolved(run_config):
         (["trainer.v1.trainer_mode=separate_async"], r"set trainer\.v1\.trainer_mode=grail_separate_async"),
         (["trainer.use_v1=False"], r"set trainer\.use_v1=True"),
         (["+async_training.trigger_parameter_sync_step=4"], r"grail_separate_async"),
+        (
+            ["+algorithm.signals.backward_max_token_len_per_gpu=9"],
+            r"algorithm\.signals\.backward_max_token_len_per_gpu is not read",
+        ),
+        (
+            ["+algorithm.signals.backward_micro_batch_size_per_gpu=9", "actor_rollout_ref.actor.use_dynamic_bsz=True"],
+            r"algorithm\.signals\.backward_micro_batch_size_per_gpu is not read",
+        ),
         (["+rollout.nnodes=1"], r"one-step-off trainer"),
         (
             ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null"],

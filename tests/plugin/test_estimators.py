@@ -8,7 +8,7 @@ from verl import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from verl_grail.config import BASE_ESTIMATORS, ConfigError, GrailConfig, parse_section
+from verl_grail.config import BASE_ESTIMATORS, BASES_WITH_STD, ConfigError, GrailConfig, parse_section
 from verl_grail.plugin.estimators import Handover, Sessions, hand_over
 
 CONFIG = OmegaConf.create({"gamma": 1.0, "lam": 1.0, "norm_adv_by_std_in_grpo": True, "adv_estimator": "grail"})
@@ -29,9 +29,10 @@ def _batch(seed=0):
 KEYS = [f"{u}_{s}_0" for u in "ab" for s in range(4)]
 
 
-def _call(section, weights, batch, keys=None, name="grail"):
+def _call(section, weights, batch, keys=None, name="grail", padding=None):
     rewards, mask, index = batch
-    handover = Handover(weights, Sessions.from_keys(keys or KEYS), section)
+    padding = torch.zeros(len(weights), dtype=torch.bool) if padding is None else padding
+    handover = Handover(weights, Sessions.from_keys(keys or KEYS), section, padding)
     with hand_over(handover):
         return core_algos.get_adv_estimator_fn(name)(
             token_level_rewards=rewards, response_mask=mask, config=CONFIG, index=index
@@ -42,6 +43,10 @@ def _call(section, weights, batch, keys=None, name="grail"):
 @pytest.mark.parametrize("base", BASE_ESTIMATORS)
 @pytest.mark.parametrize("norm", [False, True])
 def test_weights_of_one_return_the_bases_tensor_bit_for_bit(name, base, norm):
+    if norm and base not in BASES_WITH_STD:
+        with pytest.raises(ConfigError, match=rf"norm_adv_by_std=True has no effect on .*base_estimator={base}"):
+            parse_section(GrailConfig, {"base_estimator": base, "norm_adv_by_std": norm})
+        return
     section = parse_section(GrailConfig, {"base_estimator": base, "norm_adv_by_std": norm})
     batch = _batch()
     got, returns = _call(section, torch.ones(8, 6), batch, name=name)
@@ -89,6 +94,23 @@ def test_multi_output_sessions_are_treated_as_verl_treats_them_for_grpo(norm):
     )
     want = compute_advantage_for_multi_trajectories(data, keys, "grpo", norm_adv_by_std_in_grpo=norm, config=CONFIG)
     assert torch.equal(got, want.batch["advantages"])
+
+
+@pytest.mark.parametrize("base", BASE_ESTIMATORS)
+@pytest.mark.parametrize("pads", [1, 2])
+def test_padding_rows_get_zeros_and_change_nothing_for_the_others(base, pads):
+    section = parse_section(GrailConfig, {"base_estimator": base})
+    rewards, mask, index = _batch()
+    plain, _ = _call(section, torch.ones(8, 6), (rewards, mask, index))
+    padded = (
+        torch.cat([rewards, torch.zeros(pads, 6)]),
+        torch.cat([mask, torch.zeros(pads, 6, dtype=torch.int64)]),
+        np.append(index, np.array(["pad"] * pads, dtype=object)),
+    )
+    keys = [*KEYS, *[f"pad_{i}_0" for i in range(pads)]]
+    padding = torch.tensor([False] * 8 + [True] * pads)
+    got, returns = _call(section, torch.ones(8 + pads, 6), padded, keys, padding=padding)
+    assert torch.equal(got[:8], plain) and (got[8:] == 0).all() and torch.isfinite(returns).all()
 
 
 @pytest.mark.parametrize("name", ["grail", "oar_g"])

@@ -105,6 +105,7 @@ def test_a_solution_column_that_the_data_lacks_fails_at_start_up(monkeypatch, ke
 
     monkeypatch.setattr(PPOTrainer, "_init_dataloader", load)
     gar = ["algorithm.adv_estimator=grpo", "reward.reward_manager.name=gar"]
+    extra = ["+reward.gar.aux_mode=aux_max"] if key.startswith("aux") else []
     build("grail_sync", *gar)._init_dataloader()
     with pytest.raises(ConfigError, match=rf"reward\.gar\.{key}={name}: data\.train_files has no such column"):
-        build("grail_sync", *gar, f"+reward.gar.{key}={name}")._init_dataloader()
+        build("grail_sync", *gar, f"+reward.gar.{key}={name}", *extra)._init_dataloader()

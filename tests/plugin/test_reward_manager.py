@@ -13,18 +13,15 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 
 from tests.plugin.rows import TOKENIZER, encode
-from verl_grail.config import ConfigError
+from verl_grail.config import GAR_REWARD_KEYS, ConfigError
 
 GOOD = "<think>3 * 2 = 6</think>\n\\boxed{6}"
 BROKEN = "3 * 2 = 6\n\\boxed{6}"
-KEYS = {
-    "acc", "verifier_score", "gar_outcome", "gar_pass", "gar_format_valid", "gar_format_penalty",
-    "gar_length_penalty", "gar_span_start", "gar_span_end",
-}  # fmt: skip
+KEYS = set(GAR_REWARD_KEYS)
 
 
 def verifier(solution_str, ground_truth, **_):
-    return {"score": float(f"boxed{{{ground_truth}}}" in solution_str), "note": 3.0}
+    return {"score": float(f"boxed{{{ground_truth}}}" in solution_str), "note": np.float32(3.0)}
 
 
 def manager(compute_score=verifier, **gar):
@@ -102,6 +99,20 @@ def test_no_outcome_reward():
 
 def hang(**_):
     time.sleep(5)
+
+
+def test_waiting_for_a_place_does_not_count_as_verification(monkeypatch):
+    def slow(**_):
+        time.sleep(0.1)
+        return 1.0
+
+    m = manager(slow, verify_timeout_s=0.8)
+
+    async def many():
+        return await asyncio.gather(*[m.compute_score(solution_str="x") for _ in range(30)])
+
+    verdicts = m.loop.run_until_complete(many())
+    assert {v["gar_verified"] for v in verdicts} == {"verified"}
 
 
 def crash(**_):

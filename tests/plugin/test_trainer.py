@@ -11,7 +11,7 @@ from transfer_queue import KVBatchMeta
 
 from tests.plugin.rows import make_rows
 from tests.plugin.test_alignment import info
-from verl_grail.config import GarConfig, GrailConfig, parse_section
+from verl_grail.config import GarConfig, parse_section
 from verl_grail.plugin import trainer as module
 from verl_grail.plugin.alignment import AlignmentPlan, Anchor
 from verl_grail.plugin.trainer import SignalTrainer, _Update
@@ -58,15 +58,58 @@ def test_truncated_completions_leave_the_loss_and_nothing_else_does(rows, monkey
     monkeypatch.setattr(module, "tq", store)
     limit = len(rows.responses[0])
     trainer = SimpleNamespace(
-        config=OmegaConf.create({"data": {"max_response_length": limit}}), _end_ids=frozenset([10_000])
+        config=OmegaConf.create({"actor_rollout_ref": {"rollout": {"response_length": limit}}}),
+        _end_ids=frozenset([10_000]),
     )
     metrics = {}
-    SignalTrainer._mask_truncated(trainer, _batch(rows), rows, parse_section(GrailConfig, None), metrics)
+    SignalTrainer._mask_truncated(trainer, _batch(rows), rows, "grail", metrics)
     cut = [len(r) >= limit for r in rows.responses]
     assert sum(cut) == 1 and metrics == {"grail/truncated_masked": 1.0}
     for name in ("response_mask", "loss_mask"):
         for value, before, gone in zip(store.fields[name], masks, cut, strict=True):
             assert torch.equal(value, torch.zeros_like(before) if gone else before)
+
+
+def test_an_update_of_truncated_completions_only_keeps_them(rows, monkeypatch, caplog):
+    """Its loss would divide by zero tokens."""
+    monkeypatch.setattr(module, "tq", Store(rows.keys))
+    trainer = SimpleNamespace(
+        config=OmegaConf.create({"actor_rollout_ref": {"rollout": {"response_length": 1}}}),
+        _end_ids=frozenset([10_000]),
+    )
+    metrics = {}
+    SignalTrainer._mask_truncated(trainer, _batch(rows), rows, "grail", metrics)
+    assert metrics == {"grail/truncated_masked": 0.0} and "cut at the length limit" in caplog.text
+
+
+def test_anchors_are_cleared_even_if_the_pass_fails(monkeypatch):
+    from verl_grail.config import Settings, SignalsConfig
+    from verl_grail.plugin import passes
+
+    calls = []
+    queue = SimpleNamespace(
+        kv_batch_put=lambda **k: calls.append(("put", k["keys"])),
+        kv_clear=lambda **k: calls.append(("clear", k["keys"])),
+    )
+    monkeypatch.setattr(passes, "tq", queue)
+
+    def compute_signals(meta):
+        raise RuntimeError("a worker died")
+
+    config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {
+                "actor": {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2},
+                "rollout": {"log_prob_micro_batch_size_per_gpu": 2, "temperature": 1.0},
+            }
+        }
+    )
+    settings = Settings(None, None, parse_section(GarConfig, None), SignalsConfig())
+    runner = passes.SignalRunner(SimpleNamespace(compute_signals=compute_signals), 2, config, settings)
+    with pytest.raises(RuntimeError, match="a worker died"):
+        runner.run_anchors([Anchor("a", False, [1, 2], [3, 4], (0, 2))])
+    assert [c[0] for c in calls] == ["put", "clear"] and calls[0][1] == calls[1][1]
+    assert len(calls[0][1]) == 2  # one anchor, filled up to two ranks
 
 
 def test_the_bonus_goes_to_every_output_of_the_session_on_its_last_token(rows, monkeypatch):

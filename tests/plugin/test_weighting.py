@@ -1,5 +1,6 @@
 """Which rows are selected, what becomes of each, and the metrics that say so."""
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -73,7 +74,8 @@ def test_verdict_falls_back_to_the_score():
 
 
 @pytest.mark.parametrize(
-    "acc,correct", [(True, True), (0, False), (0.5, True), (None, True), ("yes", True), ([1], True)]
+    "acc,correct",
+    [(True, True), (np.bool_(False), False), (0, False), (0.5, True), (None, True), ("yes", True), ([1], True)],
 )
 def test_odd_verdicts_fall_back_to_the_score(acc, correct):
     data = make_rows([{"key": "a_0_0", "text": RIGHT, "reward": 1.0, "info": {"acc": acc}}])
@@ -163,5 +165,7 @@ def test_scale_ratio():
 def test_truncated_completions():
     data = make_rows([{"key": "a_0_0", "text": "abcdefgh"}, {"key": "a_1_0", "text": "ab"}])
     limit = len(data.responses[0])
-    assert data.truncated(limit, frozenset([1])).tolist() == [True, False]
-    assert data.truncated(limit, frozenset([data.responses[0][-1]])).tolist() == [False, False]
+    assert data.truncated(limit, None, frozenset([1])).tolist() == [True, False]
+    assert data.truncated(limit, None, frozenset([data.responses[0][-1]])).tolist() == [False, False]
+    # cut by the context length before the response limit
+    assert data.truncated(10 * limit, len(data.prompts[0]) + limit, frozenset([1])).tolist() == [True, False]

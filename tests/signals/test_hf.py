@@ -66,6 +66,23 @@ def test_half_precision_with_a_loss_scaler():
         check_engine(SimpleNamespace(scaler=object(), module=build_model()), "embeddings")
 
 
+def test_dropout_that_a_block_applies_by_itself_stays_off():
+    from transformers import OPTConfig, OPTForCausalLM
+
+    torch.manual_seed(0)
+    model = OPTForCausalLM(
+        OPTConfig(vocab_size=50, hidden_size=16, ffn_dim=32, num_hidden_layers=2, num_attention_heads=2, dropout=0.5,
+                  word_embed_proj_dim=16, max_position_embeddings=64)
+    )  # fmt: skip
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.eval()
+    ids = torch.tensor([[3, 4, 5, 6]])
+    want = model(ids).logits
+    with checkpointing_in_eval(find_parts(model).layers, "embeddings"):
+        assert torch.equal(model(ids).logits, want)
+    assert model.model.decoder.layers[0].dropout == 0.5
+
+
 def test_the_model_is_left_as_it_was():
     model = build_model()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

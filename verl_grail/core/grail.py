@@ -11,7 +11,8 @@ from verl_grail.core.regions import Regions
 
 
 class RowOutcome(IntEnum):
-    """What became of one rollout's weights; every value but WEIGHTED leaves all of its weights at 1."""
+    """What became of one rollout's weights; every value but WEIGHTED leaves all of them at 1 (but for
+    ``correct_unselected``, which corrects the answer span of unselected ones)."""
 
     WEIGHTED = 0
     UNSELECTED = 1

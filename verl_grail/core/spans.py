@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from verl_grail.core.tokens import TokenBytes, tokens_overlapping
 
 _MARKER = re.compile(r"\\boxed(?![A-Za-z])")
-_BARE_NUMBER = re.compile(r"\s*([+-]?\d+(?:[.,/]\d+)*)")
+# ASCII only: token spans are searched in a byte-per-character view, answers in text, and both must agree
+_BARE_NUMBER = re.compile(r"\s*([+-]?\d+(?:[.,/]\d+)*)", re.ASCII)
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
-_SPACES = re.compile(r"\s*")
+_SPACES = re.compile(r"\s*", re.ASCII)
+_BLANK = " \t\n\r\f\v"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def find_boxes(text: str) -> list[Box]:
             if end is None:
                 continue
             cursor = end + 1
-            if text[brace + 1 : end].strip():
+            if text[brace + 1 : end].strip(_BLANK):
                 boxes.append(Box(marker.start(), brace + 1, end, end + 1))
         elif number := _BARE_NUMBER.match(text, marker.end()):
             cursor = number.end()
@@ -89,7 +91,7 @@ def extract_answer(text: str, which: str = "last") -> str | None:
     if not boxes:
         return None
     box = boxes[-1 if which == "last" else 0]
-    return text[box.content_start : box.content_end].strip()
+    return text[box.content_start : box.content_end].strip(_BLANK)
 
 
 def locate_answer(

@@ -105,6 +105,11 @@ class TokenBytes:
         return b"".join(pieces), offsets
 
 
+def end_ids(tokenizer) -> frozenset[int]:
+    """Ids that end or pad a response: end of sequence and padding."""
+    return frozenset(i for i in (tokenizer.eos_token_id, tokenizer.pad_token_id) if i is not None)
+
+
 def tokens_overlapping(offsets: np.ndarray, start: int, end: int) -> tuple[int, int]:
     """Half-open token range that overlaps the bytes [start, end); empty for an empty byte range.
 

@@ -82,8 +82,15 @@ def plan_alignment(
             continue
         plan.passing += 1
         by_prompt.setdefault(rows.uids[row], []).append(row)
+    outcomes = [rows.info[r].get("gar_outcome") for r in rows.sessions.final_rows if not rows.padding[r]]
+    if len(outcomes) > 1 and all(o == "verify_error" for o in outcomes):
+        raise RuntimeError(
+            "gar: the verifier failed on every rollout of the step, so it is broken rather than the rollouts: see the "
+            "reward workers' log and reward.custom_reward_function.path"
+        )
     for uid, members in by_prompt.items():
         first = members[0]
+        prompt = rows.prompts[rows.origin(first)]
         primary = as_solutions(rows.columns[gar.solution_key][first], gar.max_solutions)
         auxiliary = []
         if gar.aux_solution_key and gar.aux_mode != "real_only":
@@ -97,7 +104,7 @@ def plan_alignment(
             if ids:
                 whole = (0, len(ids))
                 span = solution_span(ids, token_bytes, tags, special_ids) if gar.span == "think" else whole
-                plan.anchors.append(Anchor(uid, is_aux, rows.prompts[first], ids, span))
+                plan.anchors.append(Anchor(uid, is_aux, prompt, ids, span))
         for row in members:
             info = rows.info[row]
             plan.spans[row] = (int(info["gar_span_start"]), int(info["gar_span_end"]))

@@ -38,7 +38,7 @@ def dump_columns(update: _Update, advantages: torch.Tensor, token_bytes: TokenBy
         n = len(rows.responses[i])
         span = update.weighting_plan.spans[i] if update.weighting_plan else None
         columns: dict[str, Any] = {
-            "acc": _number(float(rows.info[i]["acc"])) if "acc" in rows.info[i] else None,
+            "acc": float(rows.correct[i]) if "acc" in rows.info[i] else None,
             "tokens": token_texts(rows.responses[i], token_bytes),
             "advantages": [round(a, 6) for a in advantage.tolist()],
         }

@@ -45,6 +45,14 @@ class Sessions:
         place = {session: i for i, session in enumerate(final)}
         return cls([row for _, row in final.values()], [place[s] for s in sessions])
 
+    def without(self, dropped: torch.Tensor) -> tuple[list[int], Sessions]:
+        """Kept rows and their sessions, where ``dropped`` (B,) marks rows of whole sessions."""
+        kept = [row for row, gone in enumerate(dropped.tolist()) if not gone]
+        new = {row: i for i, row in enumerate(kept)}
+        finals = [row for row in self.final_rows if row in new]
+        place = {row: i for i, row in enumerate(finals)}
+        return kept, Sessions([new[r] for r in finals], [place[self.final_rows[self.final_of_row[r]]] for r in kept])
+
     @property
     def single(self) -> bool:
         """Every session has one output, so rows and sessions are the same."""
@@ -59,6 +67,8 @@ class Handover:
     """(B, T) float32, row order of the batch."""
     sessions: Sessions
     section: GrailConfig | OarGConfig
+    padding: torch.Tensor
+    """(B,) bool."""
     base: torch.Tensor | None = field(default=None)
     """(B, T) unweighted advantages, set by the estimator."""
 
@@ -83,8 +93,28 @@ def base_advantage(
     index: np.ndarray,
     config: Any,
     sessions: Sessions,
+    padding: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantage and return (B, T) of the base estimator on final outputs, broadcast to their sessions' other rows."""
+    """Advantage and return (B, T) of the base estimator on final outputs, broadcast to their sessions' other rows.
+
+    Padding rows, (B,) bool, get zeros and are kept from the base: one alone in its group, or a group of empty masks,
+    is an error or a division by zero for some of them.
+    """
+    if padding.any():
+        kept, sessions = sessions.without(padding)
+        parts = base_advantage(
+            section,
+            token_level_rewards[kept],
+            response_mask[kept],
+            index[kept],
+            config,
+            sessions,
+            torch.zeros(len(kept), dtype=torch.bool),
+        )
+        whole = [torch.zeros_like(token_level_rewards) for _ in parts]
+        for out, part in zip(whole, parts, strict=True):
+            out[kept] = part
+        return whole[0], whole[1]
     function = core_algos.get_adv_estimator_fn(section.base_estimator)
     kwargs: dict[str, Any] = {}
     if "norm_adv_by_std_in_grpo" in inspect.signature(function).parameters:
@@ -132,7 +162,7 @@ def _weighted_advantage(
             f"weights of shape {tuple(handover.weights.shape)} for a batch of shape {tuple(response_mask.shape)}"
         )
     base, returns = base_advantage(
-        handover.section, token_level_rewards, response_mask, index, config, handover.sessions
+        handover.section, token_level_rewards, response_mask, index, config, handover.sessions, handover.padding
     )
     handover.base = base
     return base * handover.weights, returns

@@ -8,23 +8,29 @@ trainer adds the alignment bonus after the signal pass.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import math
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 from verl.utils.reward_score import default_compute_score
 
 from verl_grail.core.gar import as_solutions, length_penalty
 from verl_grail.core.spans import ThinkTags, locate_thinking, solution_span
-from verl_grail.core.tokens import TokenBytes
+from verl_grail.core.tokens import TokenBytes, end_ids
 from verl_grail.plugin.startup import check_run
 
 logger = logging.getLogger(__name__)
+
+_AT_ONCE = max(2, os.cpu_count() or 2)
+"""Verifications that run at a time in one reward worker."""
 
 
 async def _in_daemon_thread(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
@@ -41,7 +47,8 @@ async def _in_daemon_thread(function: Callable[..., Any], kwargs: dict[str, Any]
             result, method = function(**kwargs), "set_result"
         except Exception as e:
             result, method = e, "set_exception"
-        loop.call_soon_threadsafe(settle, method, result)
+        with contextlib.suppress(RuntimeError):  # the worker shut its loop down meanwhile
+            loop.call_soon_threadsafe(settle, method, result)
 
     threading.Thread(target=work, name="verify", daemon=True).start()
     return await future
@@ -63,19 +70,25 @@ def _verdict(result: Any) -> dict[str, Any]:
 
 def _finite(value: Any) -> float:
     """A number for the metrics; 0 for anything that is none."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    return float(value) if isinstance(value, int | float | np.number | np.bool_) and math.isfinite(value) else 0.0
 
 
 def guarded(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
     """The verifier as a coroutine function that always returns a verdict, after ``seconds`` at the latest.
 
-    A verifier is the user's code: whatever it raises, and however long it takes, costs one sample and is counted.
+    A verifier is the user's code: whatever it raises, and however long it takes, costs one sample and is counted. The
+    time runs from the start of the work: samples wait for one of `_AT_ONCE` places first, or a full batch would time
+    out good samples.
     """
+    places = asyncio.Semaphore(_AT_ONCE)
 
     async def verify(**kwargs: Any) -> dict[str, Any]:
-        call = function(**kwargs) if inspect.iscoroutinefunction(function) else _in_daemon_thread(function, kwargs)
         try:
-            return _verdict(await asyncio.wait_for(call, seconds))
+            async with places:
+                call = (
+                    function(**kwargs) if inspect.iscoroutinefunction(function) else _in_daemon_thread(function, kwargs)
+                )
+                return _verdict(await asyncio.wait_for(call, seconds))
         except asyncio.TimeoutError:
             logger.warning("verification took longer than reward.gar.verify_timeout_s=%s", seconds)
             outcome = "verify_timeout"
@@ -111,7 +124,7 @@ class GarRewardManager(NaiveRewardManager):
         super().__init__(config, tokenizer, verifier, reward_router_address, reward_model_tokenizer)
         self._token_bytes = TokenBytes.from_tokenizer(tokenizer)
         self._tags = ThinkTags(self.gar.think_open, self.gar.think_close, self.gar.open_in_prompt)
-        self._special_ids = frozenset(i for i in (tokenizer.eos_token_id, tokenizer.pad_token_id) if i is not None)
+        self._special_ids = end_ids(tokenizer)
 
     async def run_single(self, data) -> dict:
         """Score one session's final output (verl's contract: reward_score and reward_extra_info)."""

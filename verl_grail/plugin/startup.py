@@ -74,7 +74,13 @@ def _check_actor(config: DictConfig) -> None:
     for key, why in refused.items():
         if _get(config, key, False):
             raise ConfigError(f"{key}=True: {why}")
-    if not _get(config, "actor_rollout_ref.actor.use_dynamic_bsz", False):
+    dynamic = _get(config, "actor_rollout_ref.actor.use_dynamic_bsz", False)
+    dead = "backward_micro_batch_size_per_gpu" if dynamic else "backward_max_token_len_per_gpu"
+    if OmegaConf.select(config, f"algorithm.signals.{dead}") is not None:
+        raise ConfigError(
+            f"algorithm.signals.{dead} is not read under actor_rollout_ref.actor.use_dynamic_bsz={dynamic}: drop it"
+        )
+    if not dynamic:
         for key in (
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",

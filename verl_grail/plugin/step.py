@@ -13,7 +13,8 @@ from transfer_queue import KVBatchMeta
 
 from verl_grail.plugin.estimators import Sessions
 
-_FIELDS = ["uid", "prompts", "responses", "response_mask", "rm_scores", "extra_fields"]
+_FIELDS = ["uid", "prompts", "responses", "response_mask", "rm_scores", "extra_fields", "acc"]
+"""``acc``: a colocated reward model's extra keys are fields of their own, everybody else's are in extra_fields."""
 
 
 @dataclass
@@ -64,17 +65,30 @@ class StepRows:
         """(B,) bool: the verifier's verdict, ``acc`` of the reward, else score > 0."""
         return torch.tensor([_accepted(i, s) for i, s in zip(self.info, self.rewards.sum(1).tolist(), strict=True)])
 
-    def truncated(self, max_response_length: int, end_ids: frozenset[int]) -> torch.Tensor:
-        """(B,) bool: responses that filled the limit without an end-of-sequence token."""
+    def truncated(self, max_response_length: int, context: int | None, end_ids: frozenset[int]) -> torch.Tensor:
+        """(B,) bool: responses that filled their limit without an end-of-sequence token.
+
+        Args:
+            max_response_length: limit of a response, in tokens.
+            context: limit of prompt and response together (rollout.max_model_len), or None.
+        """
+        limits = [min(max_response_length, (context or 1 << 60) - len(p)) for p in self.prompts]
         return torch.tensor(
-            [len(r) >= max_response_length and r[-1] not in end_ids for r in self.responses], dtype=torch.bool
+            [len(r) >= n and r[-1] not in end_ids for r, n in zip(self.responses, limits, strict=True)],
+            dtype=torch.bool,
         )
+
+    def origin(self, row: int) -> int:
+        """First output of the row's session: its prompt is the data set's own, without any history."""
+        session = self.sessions.final_of_row[row]
+        members = [i for i, s in enumerate(self.sessions.final_of_row) if s == session]
+        return min(members, key=lambda i: int(self.keys[i].rpartition("_")[2]))
 
 
 def _accepted(info: dict[str, Any], score: float) -> bool:
     """``acc`` if it is a number, else the score's sign: a user's reward may leave it out, or write anything into it."""
     acc = info.get("acc")
-    return float(acc if isinstance(acc, bool | int | float | np.number) else score) > 0
+    return float(acc if isinstance(acc, bool | int | float | np.number | np.bool_) else score) > 0
 
 
 def _list(value: Any) -> list[Any]:
@@ -87,6 +101,8 @@ def read_rows(batch: KVBatchMeta, columns: list[str]) -> StepRows:
     n = len(batch)
     extra = _list(data["extra_fields"]) if "extra_fields" in data else [{}] * n
     info = [(e or {}).get("reward_extra_info") or {} if isinstance(e, dict) else {} for e in extra]
+    if "acc" in data:
+        info = [{"acc": acc, **i} for acc, i in zip(_list(data["acc"]), info, strict=True)]
     return StepRows(
         keys=list(batch.keys),
         uids=[str(u) for u in _list(data["uid"])],

@@ -30,8 +30,10 @@ from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils.debug import marked_timer
 
+from verl_grail import __version__
 from verl_grail.config import MODE_KEY, OUR_MODES, ConfigError, GrailConfig
-from verl_grail.core.tokens import TokenBytes
+from verl_grail.core.grail import RowOutcome
+from verl_grail.core.tokens import TokenBytes, end_ids
 from verl_grail.plugin.alignment import Alignment, AlignmentPlan, align, plan_alignment
 from verl_grail.plugin.dumps import dump_columns
 from verl_grail.plugin.estimators import Handover, hand_over
@@ -79,6 +81,7 @@ class SignalTrainer(PPOTrainer):
         super().__init__(config)
         self._update: _Update | None = None
         self._dumps: dict[str, dict[str, Any]] = {}
+        self._dumping = False
 
     def _init_dataloader(self):
         super()._init_dataloader()
@@ -96,11 +99,14 @@ class SignalTrainer(PPOTrainer):
         if not self.settings.active:
             return
         self._token_bytes = TokenBytes.from_tokenizer(self.tokenizer)
-        self._end_ids = frozenset(
-            i for i in (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id) if i is not None
-        )
+        self._end_ids = end_ids(self.tokenizer)
         grail = self.settings.grail
-        self.actor_rollout_wg.check_signals(grail.leaf if grail else "embeddings")
+        versions = set(self.actor_rollout_wg.check_signals(grail.leaf if grail else "embeddings"))
+        if versions != {__version__}:
+            raise RuntimeError(
+                f"actor workers run verl-grail {', '.join(sorted(versions))}, the driver {__version__}: install the "
+                "same version on every node"
+            )
 
     # ------------------------------ the pass ------------------------------
 
@@ -188,13 +194,13 @@ class SignalTrainer(PPOTrainer):
         else:
             update.weighting = self._weigh(batch, update)
             metrics.update(update.weighting.metrics)
-            handover = Handover(update.weighting.weights, update.rows.sessions, section)
+            handover = Handover(update.weighting.weights, update.rows.sessions, section, update.rows.padding)
             with hand_over(handover):
                 batch = super()._compute_advantage(batch, metrics)
             ratio = scale_ratio(handover.base, handover.weights, update.rows.response_mask)
-            metrics[f"{section.key.rsplit('.', 1)[1]}/advantage_scale_ratio"] = ratio
+            metrics[f"{update.weighting.name}/advantage_scale_ratio"] = ratio
             if section.mask_truncated:
-                self._mask_truncated(batch, update.rows, section, metrics)
+                self._mask_truncated(batch, update.rows, update.weighting.name, metrics)
         self._keep_for_dumps(batch, update)
         self._update = None
         return batch
@@ -226,17 +232,21 @@ class SignalTrainer(PPOTrainer):
     def _weigh(self, batch: KVBatchMeta, update: _Update) -> Weighting:
         rows, plan, section = update.rows, update.weighting_plan, self.settings.weighting
         signal = torch.zeros(rows.response_mask.shape)
-        if (plan.outcome == 0).any():
+        if (plan.outcome == RowOutcome.WEIGHTED).any():
             data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["saliency"])
             signal = torch.nested.to_padded_tensor(data["saliency"], 0.0)
         if isinstance(section, GrailConfig):
             return weigh_grail(rows, plan, section, signal)
         return weigh_oar_g(rows, plan, section, signal)
 
-    def _mask_truncated(self, batch: KVBatchMeta, rows: StepRows, section, metrics: dict) -> None:
+    def _mask_truncated(self, batch: KVBatchMeta, rows: StepRows, name: str, metrics: dict) -> None:
         """Take truncated completions out of the loss; their group's mean has been taken with them, as in TRL."""
-        cut = rows.truncated(self.config.data.max_response_length, self._end_ids) & ~rows.padding
-        metrics[f"{section.key.rsplit('.', 1)[1]}/truncated_masked"] = float(cut.sum())
+        rollout = self.config.actor_rollout_ref.rollout
+        cut = rows.truncated(rollout.response_length, rollout.get("max_model_len", None), self._end_ids) & ~rows.padding
+        if bool((cut | rows.padding).all()):  # nothing would be left to divide the loss by
+            logger.warning("every completion of this update was cut at the length limit; none is taken out of the loss")
+            cut = torch.zeros_like(cut)
+        metrics[f"{name}/truncated_masked"] = float(cut.sum())
         if not cut.any():
             return
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask"])
@@ -256,12 +266,16 @@ class SignalTrainer(PPOTrainer):
         if self.settings.active:
             real = [k for k, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
             batch = batch.select_keys(real)
-        super()._log_rollout_data(batch, timing_raw, rollout_data_dir)
-        self._dumps.clear()
+        self._dumping = True
+        try:
+            super()._log_rollout_data(batch, timing_raw, rollout_data_dir)
+        finally:
+            self._dumping = False
+            self._dumps.clear()
 
     def _dump_generations(self, inputs, outputs, gts, scores, reward_extra_infos_dict, dump_path):
         keys = reward_extra_infos_dict.get("uid", [])
-        if self._dumps and dump_path == self.config.trainer.get("rollout_data_dir", None):
+        if self._dumps and self._dumping:  # verl dumps validation through here too
             rows = [self._dumps[k] for k in keys]
             names = rows[0].keys()
             reward_extra_infos_dict = reward_extra_infos_dict | {n: [row[n] for row in rows] for n in names}

@@ -70,7 +70,9 @@ def plan_weighting(
     regions = regions_from_spans(spans, rows.response_mask)
     outcome = torch.full((len(rows),), int(RowOutcome.WEIGHTED))
 
-    base, _ = base_advantage(section, rows.rewards, rows.response_mask, rows.index, algorithm, rows.sessions)
+    base, _ = base_advantage(
+        section, rows.rewards, rows.response_mask, rows.index, algorithm, rows.sessions, rows.padding
+    )
     zero = (base * rows.response_mask).abs().amax(1) == 0
     if not advantage_is_final or not section.skip_zero_advantage:
         zero = torch.zeros_like(zero)
@@ -84,8 +86,8 @@ def plan_weighting(
         wrong = ~rows.correct
     unselected = {"all": torch.zeros_like(wrong), "wrong": ~wrong, "correct": wrong}[section.rollouts]
     for applies, name in (
-        (zero, RowOutcome.ZERO_ADVANTAGE),
         (~regions.found, RowOutcome.NO_ANSWER),
+        (zero, RowOutcome.ZERO_ADVANTAGE),
         (unselected, RowOutcome.UNSELECTED),
         (rows.padding, RowOutcome.PADDING),
     ):  # the last one that applies names the row

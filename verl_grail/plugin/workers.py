@@ -8,6 +8,7 @@ from verl.single_controller.base.decorator import Dispatch, make_nd_compute_data
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
+from verl_grail import __version__
 from verl_grail.signals.fsdp import SignalPass, check_engine
 from verl_grail.signals.request import PassRequest
 
@@ -16,9 +17,10 @@ class _SignalWorker:
     """The two calls that the trainer makes on top of verl's."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def check_signals(self, leaf: str) -> None:
-        """Refuse a built model that the pass cannot work with; called once, before the first rollout."""
+    def check_signals(self, leaf: str) -> str:
+        """Refuse a built model that the pass cannot work with; returns the version installed on this node."""
         check_engine(self.actor.engine, leaf)
+        return __version__
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_signals(self, data: TensorDict) -> TensorDict:

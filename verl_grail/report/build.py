@@ -11,7 +11,7 @@ from verl_grail.report.runs import Run, load_runs
 from verl_grail.report.table import print_table, summary_notes, summary_table
 
 
-def write_report(run_root: Path, out: Path, title: str) -> Path:
+def write_report(run_root: Path, out: Path, title: str, methods: list[str] | None = None) -> Path:
     """Write ``index.html`` and the plots to `out`, print the table and the notes, and return the page's path.
 
     Raises:
@@ -19,7 +19,7 @@ def write_report(run_root: Path, out: Path, title: str) -> Path:
         ModuleNotFoundError: the extra ``eval`` is not installed.
     """
     _require_eval()
-    runs = load_runs(run_root)
+    runs = [run for run in load_runs(run_root) if methods is None or run.method in methods]
     table = summary_table(runs)
     plots, plot_notes = write_plots(runs, out)
     picks, pick_notes = choose_rollouts(runs)

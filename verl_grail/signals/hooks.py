@@ -67,18 +67,23 @@ def checkpointing_in_eval(layers: Sequence[torch.nn.Module], leaf: str) -> Itera
     """Checkpoint the blocks above the leaf although the model is in eval mode.
 
     Hugging Face blocks checkpoint only while their own ``training`` flag is set. The flag of the block alone is
-    touched: everything inside it (dropout) stays in eval mode. The leaf's own block stays out, or its hook would run a
-    second time inside the recomputation.
+    touched: the modules inside it stay in eval mode, and dropout that the block applies by itself is set to zero. The
+    leaf's own block stays out, or its hook would run a second time inside the recomputation.
     """
     first = 0 if leaf == "embeddings" else leaf_layer(len(layers), leaf) + 1
     flagged = [m for m in layers[first:] if getattr(m, "gradient_checkpointing", False) and not m.training]
+    dropout = [(m, k, v) for m in flagged for k, v in vars(m).items() if "dropout" in k and isinstance(v, float)]
     for m in flagged:
         m.training = True
+    for m, name, _ in dropout:
+        setattr(m, name, 0.0)
     try:
         yield
     finally:
         for m in flagged:
             m.training = False
+        for m, name, value in dropout:
+            setattr(m, name, value)
 
 
 def settle_fsdp1(module: torch.nn.Module) -> None:
