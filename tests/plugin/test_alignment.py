@@ -127,7 +127,7 @@ def test_nothing_passes():
 def test_a_verifier_that_fails_on_everything_is_an_error():
     broken = info(0.0, outcome="verify_error")
     entries = [{"key": f"a_{i}_0", "text": "x", "info": broken, "columns": {"expert_solution": "y"}} for i in range(2)]
-    with pytest.raises(RuntimeError, match="reward.custom_reward_function.path"):
+    with pytest.raises(RuntimeError, match=r"reward\.custom_reward_function\.path"):
         plan(make_rows(entries))
     entries[1]["info"] = info(0.0, outcome="wrong")
     assert plan(make_rows(entries))[0].rows == []
