@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import real
+import real_problems
 import task
 
 DEMO = Path(real.__file__).parent
@@ -25,9 +26,11 @@ TOYS = entry(
 )
 
 
-def problem(index: int, answer: int, steps: int = 2, largest: int = 10, template: int = 0) -> real.Problem:
-    solution = real.rewrite(f"It is 1 + {answer - 1} = {answer}.", str(answer))
-    return real.Problem(f"t/{template}/{index}", f"Question {template}-{index}?", solution, str(answer), steps, largest)
+def problem(index: int, answer: int, steps: int = 2, largest: int = 10, template: int = 0) -> real_problems.Problem:
+    solution = real_problems.rewrite(f"It is 1 + {answer - 1} = {answer}.", str(answer))
+    return real_problems.Problem(
+        f"t/{template}/{index}", f"Question {template}-{index}?", solution, str(answer), steps, largest
+    )
 
 
 def test_import_needs_no_extra_package():
@@ -39,7 +42,7 @@ def test_import_needs_no_extra_package():
 
 def test_rewrite():
     expected = "His friend has 18 - 6 = 12 toys.\nTogether, they have 18 + 12 = 30 toys.\nThe answer is \\boxed{30}."
-    assert real.rewrite(TOYS["metadata"]["answer_cot"], "30") == expected
+    assert real_problems.rewrite(TOYS["metadata"]["answer_cot"], "30") == expected
 
 
 @pytest.mark.parametrize(
@@ -54,21 +57,21 @@ def test_rewrite():
     ],
 )
 def test_equations(text, expected):
-    assert real.equations(text) == expected
+    assert real_problems.equations(text) == expected
 
 
 @pytest.mark.parametrize(
     "expression, expected", [("7", 7), ("18-6-2", 10), ("2+3*4", 14), ("152*1/4", 38), ("1/2", Fraction(1, 2))]
 )
 def test_value(expression, expected):
-    assert real.value(expression) == expected
+    assert real_problems.value(expression) == expected
 
 
 def test_read_problem():
-    found = real.read_problem(TOYS, "gsm_symbolic/43/0")
+    found = real_problems.read_problem(TOYS, "gsm_symbolic/43/0")
     assert (found.answer, found.steps, found.largest) == ("30", 2, 30)
     assert found.question == TOYS["question"].strip()
-    assert real.load_grader()(real.DATA_SOURCE, found.solution, found.answer)["score"] == 1.0
+    assert real.load_grader()(real_problems.DATA_SOURCE, found.solution, found.answer)["score"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -88,27 +91,27 @@ def test_read_problem():
     ],
 )
 def test_read_problem_refuses(question, worked, answer):
-    assert real.read_problem(entry(question, worked, answer), "x") is None
+    assert real_problems.read_problem(entry(question, worked, answer), "x") is None
 
 
 def test_split_template_takes_the_easiest_and_other_answers():
     instances = [problem(i, answer=30 - i, largest=50 - i) for i in range(30)]
-    template = real.split_template([*instances, *instances])
-    assert [p.largest for p in template.problems] == list(range(21, 21 + real.PER_TEMPLATE))
-    assert len(template.shots) == real.SHOTS
+    template = real_problems.split_template([*instances, *instances])
+    assert [p.largest for p in template.problems] == list(range(21, 21 + real_problems.PER_TEMPLATE))
+    assert len(template.shots) == real_problems.SHOTS
     answers = [p.answer for p in template.shots]
-    assert len(set(answers)) == real.SHOTS
+    assert len(set(answers)) == real_problems.SHOTS
     assert not set(answers) & {p.answer for p in template.problems}
 
 
 def test_split_template_refuses_a_small_one():
-    assert real.split_template([problem(i, answer=i + 1) for i in range(3)]) is None
-    assert real.split_template([problem(i, answer=7) for i in range(20)]) is None
+    assert real_problems.split_template([problem(i, answer=i + 1) for i in range(3)]) is None
+    assert real_problems.split_template([problem(i, answer=7) for i in range(20)]) is None
 
 
 def test_messages():
     shots = [problem(i, i + 1) for i in range(3)]
-    chat = real.messages(problem(9, 9), shots)
+    chat = real_problems.messages(problem(9, 9), shots)
     assert [m["role"] for m in chat] == ["system", *["user", "assistant"] * 3, "user"]
     assert chat[2]["content"] == shots[0].solution
     assert chat[2]["content"].endswith("\\boxed{1}.")
@@ -118,15 +121,15 @@ def test_messages():
 def test_row_has_the_schema_of_the_demo():
     (theirs,) = task.unique(0, task.FAST, "train", 1)
     expected = task.row(theirs, 0, "train")
-    found = real.row(problem(0, 5), [problem(1, 6)], 0, "train")
+    found = real_problems.row(problem(0, 5), [problem(1, 6)], 0, "train")
     assert list(found) == list(expected)
     assert {key: type(value) for key, value in found.items()} == {key: type(value) for key, value in expected.items()}
     assert list(found["extra_info"]) == list(expected["extra_info"])
     assert found["reward_model"] == {"style": "rule", "ground_truth": "5"}
 
 
-def templates(count: int, size: int) -> list[real.Template]:
-    return [real.Template([problem(i, i + 1, template=t) for i in range(size)], []) for t in range(count)]
+def templates(count: int, size: int) -> list[real_problems.Template]:
+    return [real_problems.Template([problem(i, i + 1, template=t) for i in range(size)], []) for t in range(count)]
 
 
 def test_select_keeps_mixed_ones_of_every_template_first():
@@ -134,16 +137,16 @@ def test_select_keeps_mixed_ones_of_every_template_first():
         assert len(batch) <= 2
         return [{"right": 4} for _ in batch]
 
-    kept, counts = real.select(templates(3, 4), measure, wanted=5, chunk=2)
+    kept, counts = real_problems.select(templates(3, 4), measure, wanted=5, chunk=2)
     assert [p.id for p, _ in kept] == ["t/0/0", "t/1/0", "t/2/0", "t/0/1", "t/1/1"]
     assert list(counts) == [p.id for p, _ in kept]
 
 
 def test_select_leaves_templates_thrice_unsolved_and_skips_those_always_solved():
     def measure(batch):
-        return [{"right": {"t/0": 0, "t/1": real.SAMPLES, "t/2": 1}[p.id.rsplit("/", 1)[0]]} for p, _ in batch]
+        return [{"right": {"t/0": 0, "t/1": real_problems.SAMPLES, "t/2": 1}[p.id.rsplit("/", 1)[0]]} for p, _ in batch]
 
-    kept, counts = real.select(templates(3, 4), measure, wanted=10, chunk=8)
+    kept, counts = real_problems.select(templates(3, 4), measure, wanted=10, chunk=8)
     assert [p.id for p, _ in kept] == ["t/2/0", "t/2/1", "t/2/2", "t/2/3"]
     assert list(counts) == [f"t/{t}/{i}" for i in range(4) for t in range(3) if (t, i) != (0, 3)]
 
