@@ -28,6 +28,14 @@ python=$(find_python) || die "no Python 3.10 to 3.12" "install one (Debian: apt-
 say "virtual environment $VENV with $python"
 "$python" -m venv "$VENV" 2>/dev/null || die "$python cannot make a virtual environment" "Debian: apt-get install python3.11-venv"
 
+# vLLM's CPU build loads libnuma, which a minimal Debian does not have.
+has_numa() { "$python" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; }
+if ! has_numa && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  say "installing libnuma1 (a system library that vLLM needs)"
+  { apt-get install -y -q libnuma1 || { apt-get update -q && apt-get install -y -q libnuma1; }; } >/dev/null 2>&1 || true
+fi
+has_numa || die "the system library libnuma.so.1 is missing" "Debian: apt-get install libnuma1"
+
 pip() { "$VENV/bin/python" -m pip --disable-pip-version-check "$@"; }
 log=$VENV/install.log; : >"$log"
 install() {  # WHAT PIP-ARGUMENTS...
@@ -45,7 +53,7 @@ install "torch $TORCH" "torch==$TORCH+cpu" || install "torch $TORCH (default bui
 install "verl, vLLM (CPU), Ray, transformers and the tools, about 220 packages; this takes some minutes" \
   --no-deps -r scripts/requirements-cpu.txt || fail "the packages of scripts/requirements-cpu.txt"
 install "verl-grail" --no-deps --no-build-isolation -e . || fail "verl-grail itself"
-"$VENV/bin/python" -c 'import torch, vllm, verl' >>"$log" 2>&1 || fail "a working torch, vllm and verl (they do not import)"
+"$VENV/bin/python" -c 'import torch, vllm, vllm._C, verl' >>"$log" 2>&1 || fail "a working torch, vllm and verl (they do not import)"
 echo "$stamp" >"$VENV/.verl-grail"
 say "done"
 echo "$VENV"
