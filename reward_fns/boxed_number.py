@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from verl_grail.core.spans import extract_answer
+from verl_grail.core.answers import extract_answer
 
 _NUMBER = re.compile(r"([+-]?)\$?\s*(\d+|\d{1,3}(?:,\d{3})+)(\.\d+)?(?:/(\d+))?")
 _LONGEST = 64

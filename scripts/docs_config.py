@@ -1,6 +1,6 @@
 """Write the tables of docs/configuration.md from the config dataclasses: ``python scripts/docs_config.py [--check]``.
 
-Names, order and meanings are read off the source of verl_grail/config.py (the docstring under each field), defaults
+Names, order and meanings are read off the source of verl_grail/config (the docstring under each field), defaults
 off the dataclasses themselves, once for each reading of the papers. Only what stands between a section's markers,
 ``<!-- settings: algorithm.grail -->`` and ``<!-- end of settings -->``, is rewritten; with ``--check`` nothing is,
 and the exit status is 1 if the file is stale.
@@ -19,7 +19,7 @@ from typing import Any
 from verl_grail import config
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
-SECTIONS = (config.GrailConfig, config.OarGConfig, config.GarConfig, config.SignalsConfig)
+SECTIONS = (config.GrailConfig, config.OarGConfig, config.GarConfig, config.AnswersConfig, config.SignalsConfig)
 END = "<!-- end of settings -->"
 
 

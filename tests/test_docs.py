@@ -12,11 +12,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from verl_grail.config import ConfigError, GarConfig, GrailConfig, OarGConfig, SignalsConfig, parse_section
+from verl_grail.config import (
+    AnswersConfig,
+    ConfigError,
+    GarConfig,
+    GrailConfig,
+    OarGConfig,
+    SignalsConfig,
+    parse_section,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-KEYS = {f"{cls.key}.{f.name}" for cls in (GrailConfig, OarGConfig, GarConfig, SignalsConfig) for f in fields(cls)}
+SECTIONS = (GrailConfig, OarGConfig, GarConfig, AnswersConfig, SignalsConfig)
+KEYS = {f"{cls.key}.{f.name}" for cls in SECTIONS for f in fields(cls)}
 PREFIXES = sorted({key.rsplit(".", 1)[0] for key in KEYS})
 NAMED_KEY = re.compile(rf"(?:{'|'.join(map(re.escape, PREFIXES))})\.\w+")
 OURS = re.compile(r"(?<![\w./-])(?:(?:scripts|tests|docs|verl_grail|reward_fns)/[\w./-]*\w|[\w-]+\.(?:toml|md))")
@@ -59,7 +68,7 @@ def test_named_settings_exist(page):
 
 def test_every_value_assigned_to_a_setting_is_accepted():
     """``algorithm.grail.select_by=verdict`` and the like; placeholders such as ``…`` are no values."""
-    sections = {cls.key: cls for cls in (GrailConfig, OarGConfig, GarConfig, SignalsConfig)}
+    sections = {cls.key: cls for cls in SECTIONS}
     found = 0
     for page in PAGES:
         for key, value in re.findall(rf"({NAMED_KEY.pattern})=([\w.]+)", page.read_text()):

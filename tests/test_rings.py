@@ -6,9 +6,17 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "verl_grail"
-OUTER = ("verl_grail.signals", "verl_grail.plugin", "verl_grail.cpu", "verl_grail.report", "verl_grail.config")
+OUTER = (
+    "verl_grail.grading",
+    "verl_grail.signals",
+    "verl_grail.plugin",
+    "verl_grail.cpu",
+    "verl_grail.report",
+    "verl_grail.config",
+)
 FORBIDDEN = {
     "core": ("verl", "ray", "transfer_queue", "tensordict", "omegaconf", *OUTER),
+    "grading": ("verl", "ray", "transfer_queue", "verl_grail.signals", "verl_grail.plugin", "verl_grail.cpu"),
     "signals": ("ray", "transfer_queue", "verl_grail.plugin", "verl_grail.cpu", "verl_grail.report"),
     "plugin": ("verl_grail.report",),
     "report": ("verl", "ray", "torch", "verl_grail.plugin", "verl_grail.signals"),

@@ -9,7 +9,13 @@ from verl_grail.core.grail import RowOutcome, grail_weights, saliency_norm
 from verl_grail.core.regions import regions_from_spans
 from verl_grail.core.spans import AnswerSpan
 
-SPANS = [AnswerSpan(5, 9, 6, 8), AnswerSpan(3, 6, 4, 5), None, AnswerSpan(0, 2, 1, 2), AnswerSpan(6, 8, 7, 8)]
+SPANS = [
+    AnswerSpan(5, 9, ((6, 8),)),
+    AnswerSpan(3, 6, ((4, 5),)),
+    None,
+    AnswerSpan(0, 2, ((1, 2),)),
+    AnswerSpan(6, 8, ((7, 8),)),
+]
 MASK = torch.ones(5, 10, dtype=torch.int64)
 MASK[1, 8:] = 0
 MASK[4, 2] = 0
@@ -106,7 +112,7 @@ def test_clipping_is_counted():
     saliency = torch.full((1, 8), 1e-3)
     saliency[0, 0], saliency[0, 1] = 1e3, 1e-9
     mask = torch.ones(1, 8)
-    regions = regions_from_spans([AnswerSpan(6, 8, 7, 8)], mask)
+    regions = regions_from_spans([AnswerSpan(6, 8, ((7, 8),))], mask)
     got = grail_weights(saliency, regions, mask, torch.zeros(1, dtype=torch.long), sigma_w=2.0, w_max=1.5)
     assert got.clipped_high.sum() == 1 and got.clipped_low.sum() == 1 and got.scored.sum() == 6
 

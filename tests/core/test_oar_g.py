@@ -10,7 +10,7 @@ from verl_grail.core.oar_g import influence, noise, oar_g_weights
 from verl_grail.core.regions import regions_from_spans
 from verl_grail.core.spans import AnswerSpan
 
-SPANS = [AnswerSpan(6, 9, 7, 8), None, AnswerSpan(4, 6, 5, 6)]
+SPANS = [AnswerSpan(6, 9, ((7, 8),)), None, AnswerSpan(4, 6, ((5, 6),))]
 MASK = torch.ones(3, 10, dtype=torch.int64)
 MASK[2, 8:] = 0
 
@@ -52,7 +52,7 @@ def test_weights_equal_the_plain_reference(stats):
 def test_threshold_of_zero_suppresses_nothing():
     i = torch.zeros(1, 10)
     i[0, 8] = 3.0
-    regions = regions_from_spans([AnswerSpan(9, 10, 9, 10)], torch.ones(1, 10))
+    regions = regions_from_spans([AnswerSpan(9, 10, ((9, 10),))], torch.ones(1, 10))
     weights, weighted = oar_g_weights(i, regions, torch.ones(1, 10), torch.ones(1, dtype=torch.bool))
     assert weighted.all()
     assert weights[0, 0] == weights[0, 5] and weights[0, 8] == 3 * weights[0, 0]
@@ -61,7 +61,7 @@ def test_threshold_of_zero_suppresses_nothing():
 def test_threshold_of_one_boosts_nothing():
     i = torch.ones(1, 10)
     i[0, 9] = 0.0
-    regions = regions_from_spans([AnswerSpan(9, 10, 9, 10)], torch.ones(1, 10))
+    regions = regions_from_spans([AnswerSpan(9, 10, ((9, 10),))], torch.ones(1, 10))
     weights, _ = oar_g_weights(i, regions, torch.ones(1, 10), torch.ones(1, dtype=torch.bool))
     assert weights[0, 0] == weights[0, 8] and weights[0, 9] == pytest.approx(0.1 * weights[0, 0].item())
 

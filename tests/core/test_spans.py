@@ -7,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.tokenizers_for_tests import byte_level, sentencepiece_like
-from verl_grail.core.spans import ThinkTags, extract_answer, find_boxes, locate_answer, locate_thinking
+from verl_grail.core.answers import AnswerPolicy, extract_answer
+from verl_grail.core.boxes import find_boxes
+from verl_grail.core.spans import locate_answer
+from verl_grail.core.thinking import ThinkTags, locate_thinking
 from verl_grail.core.tokens import TokenBytes
 
 BYTE_LEVEL = byte_level()
@@ -45,7 +48,7 @@ def test_extract_answer(text, answer):
 
 def test_first_and_last():
     text = r"\boxed{5}, no wait \boxed{7}"
-    assert [extract_answer(text, w) for w in ("first", "last")] == ["5", "7"]
+    assert [extract_answer(text, AnswerPolicy(which=w)) for w in ("first", "last")] == ["5", "7"]
 
 
 def test_deep_nesting_and_length_are_linear():
@@ -56,7 +59,7 @@ def test_deep_nesting_and_length_are_linear():
 
 
 def _content(ids, table, which="last"):
-    span = locate_answer(ids, table, which)
+    span = locate_answer(ids, table, AnswerPolicy(which=which))
     if span is None:
         return None
     pieces = table.pieces(ids)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.signals.tiny import Row, reference
 from verl_grail.core.gar import group_bonus, normalise
-from verl_grail.core.spans import ThinkTags, locate_thinking
+from verl_grail.core.thinking import ThinkTags, locate_thinking
 from verl_grail.core.tokens import TokenBytes
 
 BOTH = ["algorithm.adv_estimator=grail", "reward.reward_manager.name=gar"]

@@ -22,6 +22,8 @@ class RowOutcome(IntEnum):
     DEGENERATE = 5
     ZERO_ADVANTAGE = 6
     PADDING = 7
+    UNGRADED = 8
+    """The gold cannot be read, so the rollout has no verdict and no advantage."""
 
 
 @dataclass(frozen=True)

@@ -34,15 +34,17 @@ def regions_from_spans(spans: Sequence[AnswerSpan | None], response_mask: torch.
     keep = response_mask.bool()
     device = keep.device
     bounds = torch.tensor(
-        [(-1, -1, -1, -1) if s is None else (s.start, s.end, s.content_start, s.content_end) for s in spans],
-        dtype=torch.long,
-        device=device,
-    ).reshape(len(spans), 4)
-    start, end, content_start, content_end = (b.unsqueeze(1) for b in bounds.unbind(1))
+        [(-1, -1) if s is None else (s.start, s.end) for s in spans], dtype=torch.long, device=device
+    ).reshape(len(spans), 2)
+    start, end = (b.unsqueeze(1) for b in bounds.unbind(1))
     at = torch.arange(keep.shape[1], device=device).unsqueeze(0)
     found = start.squeeze(1) >= 0
     live = keep & found.unsqueeze(1)
-    content = live & (at >= content_start) & (at < content_end)
+    content = torch.zeros_like(keep)
+    for row, span in enumerate(spans):
+        for a, b in span.contents if span is not None else ():
+            content[row, a:b] = True
+    content &= live
     return Regions(
         reasoning=live & (at < start),
         content=content,

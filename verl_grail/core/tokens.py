@@ -42,10 +42,12 @@ class TokenBytes:
 
     Args:
         table: ``table[i]`` holds the bytes of token id ``i``; ids outside of it (padded vocabularies) count as empty.
+        special: ids of control tokens (end of sequence, ...), which a decoder leaves out of the text.
     """
 
-    def __init__(self, table: Sequence[bytes]):
+    def __init__(self, table: Sequence[bytes], special: Iterable[int] = ()):
         self._table = list(table)
+        self.special = frozenset(special)
 
     @classmethod
     def from_tokenizer(cls, tokenizer) -> TokenBytes:
@@ -73,7 +75,8 @@ class TokenBytes:
             return piece.replace("\u2581", " ").encode() if decoders - {"Fuse"} else piece.encode()
 
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        table = cls([added[i] if i in added else piece_bytes(p or "") for i, p in enumerate(pieces)])
+        special = {i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+        table = cls([added[i] if i in added else piece_bytes(p or "") for i, p in enumerate(pieces)], special)
         table._check(tokenizer)
         return table
 
@@ -97,9 +100,14 @@ class TokenBytes:
         """Bytes of the whole sequence."""
         return b"".join(self.pieces(ids))
 
-    def text_and_offsets(self, ids: Sequence[int]) -> tuple[bytes, np.ndarray]:
-        """Bytes of the sequence and the (n + 1,) int64 start offset of each token, the end last."""
+    def text_and_offsets(self, ids: Sequence[int], skip_special: bool = False) -> tuple[bytes, np.ndarray]:
+        """Bytes of the sequence and the (n + 1,) int64 start offset of each token, the end last.
+
+        With ``skip_special`` control tokens have no bytes, as in the text that a reward function is given.
+        """
         pieces = self.pieces(ids)
+        if skip_special:
+            pieces = [b"" if i in self.special else p for i, p in zip(ids, pieces, strict=True)]
         offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
         np.cumsum([len(p) for p in pieces], out=offsets[1:])
         return b"".join(pieces), offsets

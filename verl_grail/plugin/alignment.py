@@ -9,7 +9,7 @@ import torch
 
 from verl_grail.config import GarConfig
 from verl_grail.core.gar import anchor_alignment, as_solutions, group_bonus
-from verl_grail.core.spans import ThinkTags, solution_span
+from verl_grail.core.thinking import ThinkTags, solution_span
 from verl_grail.core.tokens import TokenBytes
 from verl_grail.plugin.step import StepRows
 
@@ -159,6 +159,6 @@ def _metrics(rows: StepRows, plan: AlignmentPlan, cosine: torch.Tensor, bonus: t
     if finite.numel():
         metrics["gar/cosine_mean"] = float(finite.mean())
         metrics["gar/cosine_std"] = float(finite.std(unbiased=False))
-    for outcome in ("pass", "wrong", "format_broken", "verify_timeout", "verify_error"):
+    for outcome in ("pass", "wrong", "format_broken", "verify_timeout", "verify_error", "ungraded"):
         metrics[f"gar/rows/{outcome}"] = float(sum(i.get("gar_outcome") == outcome for i in infos))
     return metrics

@@ -23,7 +23,7 @@ from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManage
 from verl.utils.reward_score import default_compute_score
 
 from verl_grail.core.gar import as_solutions, length_penalty
-from verl_grail.core.spans import ThinkTags, locate_thinking, solution_span
+from verl_grail.core.thinking import ThinkTags, locate_thinking, solution_span
 from verl_grail.core.tokens import TokenBytes, end_ids
 from verl_grail.plugin.startup import check_run
 
@@ -65,7 +65,12 @@ def _verdict(result: Any) -> dict[str, Any]:
     acc = float(values["acc"]) if values.get("acc") is not None else float(score > 0)
     if not math.isfinite(score) or not math.isfinite(acc):
         raise ValueError(f"the verifier's score or acc is not finite: {result!r}")
-    return values | {"score": score, "acc": float(acc > 0), "gar_verified": "verified"}
+    named = str(values.get("outcome") or "")
+    done = {"timeout": "verify_timeout", "crashed": "verify_error", "unparseable_gold": "ungraded"}.get(
+        named, "verified"
+    )
+    graded = float(done != "ungraded")
+    return values | {"score": score, "acc": float(acc > 0), "outcome": named, "graded": graded, "gar_verified": done}
 
 
 def _finite(value: Any) -> float:
@@ -95,7 +100,8 @@ def guarded(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
         except Exception:
             logger.warning("the verifier raised, or returned no score", exc_info=True)
             outcome = "verify_error"
-        return {"score": 0.0, "acc": 0.0, "gar_verified": outcome}
+        named = "timeout" if outcome == "verify_timeout" else ""
+        return {"score": 0.0, "acc": 0.0, "outcome": named, "graded": 1.0, "gar_verified": outcome}
 
     return verify
 
@@ -108,7 +114,9 @@ class GarRewardManager(NaiveRewardManager):
 
         acc                  1.0 if the verifier accepts the answer (its ``acc``, else score > 0), else 0.0
         verifier_score       the verifier's score, 0.0 where it failed
-        gar_outcome          pass, wrong, format_broken, verify_timeout or verify_error
+        outcome              the verifier's own name for its result, or empty
+        graded               0.0 if the gold cannot be read, so that there is no verdict; else 1.0
+        gar_outcome          pass, wrong, format_broken, verify_timeout, verify_error or ungraded
         gar_pass             1.0 if the rollout passes the gate (answer and format)
         gar_format_valid     1.0 if the strict format is kept, or none is asked for
         gar_format_penalty   <= 0
@@ -143,6 +151,8 @@ class GarRewardManager(NaiveRewardManager):
         info = {
             "acc": float(correct),
             "verifier_score": score,
+            "outcome": verdict["outcome"],
+            "graded": verdict["graded"],
             "gar_outcome": outcome,
             "gar_pass": float(passed),
             "gar_format_valid": float(format_valid),

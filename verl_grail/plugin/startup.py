@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import functools
 import logging
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_grail.config import MODE_KEY, OUR_MODES, STOCK_MODES, ConfigError, Settings, load_settings
+from verl_grail.core.answers import AnswerPolicy
+from verl_grail.grading.options import make_grader
+from verl_grail.grading.strict import split_options
 
 logger = logging.getLogger(__name__)
 
@@ -139,18 +144,54 @@ def _check_gar(config: DictConfig, settings: Settings) -> None:
         )
 
 
+_GRADERS = ("math_boxed.py", "strict_format.py", "boxed_number.py")
+_KWARGS = "reward.custom_reward_function.reward_kwargs"
+
+
+def _check_reward_function(config: DictConfig, settings: Settings) -> None:
+    """Settings of our own reward functions, and that they grade the answer whose tokens are weighted."""
+    path = Path(str(_get(config, "reward.custom_reward_function.path", "")))
+    if path.name not in _GRADERS or path.parent.name != "reward_fns":
+        return
+    node = OmegaConf.select(config, _KWARGS)
+    kwargs = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else {}
+    assert isinstance(kwargs, dict)
+    policy = AnswerPolicy()
+    if path.name != "boxed_number.py":
+        try:
+            options = split_options(kwargs)[2] if path.name == "strict_format.py" else kwargs
+            policy = make_grader(options).answers
+        except (ValueError, TypeError) as e:
+            raise ConfigError(f"{_KWARGS}: {e}") from e
+    elif kwargs:
+        raise ConfigError(f"{_KWARGS}={kwargs}: {path.name} has no settings; reward_fns/math_boxed.py has")
+    if settings.weighting is None:
+        return
+    # which candidate counts is the method's own setting: the published code of GRAIL weighs the first, grades the last
+    theirs, ours = asdict(replace(policy, which="last")), asdict(settings.answers.policy())
+    for name in ours:
+        if theirs[name] != ours[name]:
+            raise ConfigError(
+                f"algorithm.answers.{name}={ours[name]} weighs the tokens of one answer and {path.name} grades another "
+                f"({name}={theirs[name]}): set +{_KWARGS}.answers='${{algorithm.answers}}' with "
+                "reward_fns/math_boxed.py, or the same value on both sides"
+            )
+
+
 def _warn_unread(config: DictConfig, settings: Settings) -> None:
     read = {
         "algorithm.grail": settings.grail is not None,
         "algorithm.oar_g": settings.oar_g is not None,
         "reward.gar": settings.gar is not None,
         "algorithm.signals": settings.active,
+        "algorithm.answers": settings.weighting is not None,
     }
     switch = {
         "algorithm.grail": "algorithm.adv_estimator=grail",
         "algorithm.oar_g": "algorithm.adv_estimator=oar_g",
         "reward.gar": "reward.reward_manager.name=gar",
         "algorithm.signals": "one of the methods",
+        "algorithm.answers": "algorithm.adv_estimator=grail or oar_g",
     }
     for key, used in read.items():
         if not used and OmegaConf.select(config, key):
@@ -170,6 +211,7 @@ def check_run(config: DictConfig) -> Settings:
         _check_actor(config)
         _check_weighting(config, settings)
         _check_gar(config, settings)
+    _check_reward_function(config, settings)
     return settings
 
 

@@ -65,6 +65,18 @@ class StepRows:
         """(B,) bool: the verifier's verdict, ``acc`` of the reward, else score > 0."""
         return torch.tensor([_accepted(i, s) for i, s in zip(self.info, self.rewards.sum(1).tolist(), strict=True)])
 
+    @cached_property
+    def ungraded(self) -> torch.Tensor:
+        """(B,) bool: the reward function said (``graded`` 0) that the gold of the row's session cannot be read."""
+        s = self.sessions
+        final = [self.info[row].get("graded", 1.0) == 0 for row in s.final_rows]
+        return torch.tensor([final[s.final_of_row[row]] for row in range(len(self))], dtype=torch.bool) & ~self.padding
+
+    @property
+    def left_out(self) -> torch.Tensor:
+        """(B,) bool: rows that no statistics of rewards may see, padding and those without a verdict."""
+        return self.padding | self.ungraded
+
     def truncated(self, max_response_length: int, context: int | None, end_ids: frozenset[int]) -> torch.Tensor:
         """(B,) bool: responses that filled their limit without an end-of-sequence token.
 

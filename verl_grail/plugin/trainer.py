@@ -7,6 +7,7 @@ the signal pass runs inside of that. Overridden are
     __init__                puts the stock mode's name back, which verl compares with and reads settings by
     _compute_old_log_prob   the signal pass takes the place of the log-prob pass (beside it in bypass mode)
     _compute_advantage      GAR's bonus goes into the rewards, the weights to the estimator
+    _compute_metrics        rows without a verdict are left out of the reward statistics
     _log_rollout_data       dumps carry weights and cosines; padding rows are left out
 
 With no signal asked for, none of them does anything of its own.
@@ -40,6 +41,7 @@ from verl_grail.plugin.estimators import Handover, hand_over
 from verl_grail.plugin.passes import SignalRunner, read_vectors
 from verl_grail.plugin.startup import check_run
 from verl_grail.plugin.step import StepRows, read_rows
+from verl_grail.plugin.verdicts import left_out_of_metrics, verdict_metrics
 from verl_grail.plugin.weighting import Weighting, WeightingPlan, plan_weighting, scale_ratio, weigh_grail, weigh_oar_g
 from verl_grail.plugin.workers import SignalActorRolloutRefWorker, SignalDetachActorWorker
 
@@ -69,6 +71,17 @@ class _Update:
         self.alignment: Alignment | None = None
 
 
+def _take_out_of_loss(batch: KVBatchMeta, gone: torch.Tensor) -> None:
+    """Empty the response masks of the rows that ``gone`` (B,) marks."""
+    if not gone.any():
+        return
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask"])
+    masks = [m * (not c) for m, c in zip(data["response_mask"].unbind(), gone.tolist(), strict=True)]
+    nested = torch.nested.as_nested_tensor(masks, layout=torch.jagged)
+    fields = TensorDict({"response_mask": nested, "loss_mask": nested.clone()}, batch_size=len(masks))
+    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+
+
 class SignalTrainer(PPOTrainer):
     """`PPOTrainer` with the signal pass; see the module's docstring."""
 
@@ -82,6 +95,7 @@ class SignalTrainer(PPOTrainer):
         self._update: _Update | None = None
         self._dumps: dict[str, dict[str, Any]] = {}
         self._dumping = False
+        self._ungraded: set[str] = set()
 
     def _init_dataloader(self):
         super()._init_dataloader()
@@ -160,6 +174,7 @@ class SignalTrainer(PPOTrainer):
                 self.config.algorithm,
                 alignment.groups if alignment else frozenset(),
                 self._advantage_is_final(),
+                settings.answers.policy(str(settings.weighting.box)),
             )
         return _Update(rows, weighting, alignment)
 
@@ -187,6 +202,8 @@ class SignalTrainer(PPOTrainer):
         update = self._update
         if update is None:
             return super()._compute_advantage(batch, metrics)
+        metrics.update(verdict_metrics(update.rows))
+        self._drop_ungraded(batch, update.rows)
         self._add_bonus(batch, update, metrics)
         section = self.settings.weighting
         if section is None:
@@ -194,7 +211,7 @@ class SignalTrainer(PPOTrainer):
         else:
             update.weighting = self._weigh(batch, update)
             metrics.update(update.weighting.metrics)
-            handover = Handover(update.weighting.weights, update.rows.sessions, section, update.rows.padding)
+            handover = Handover(update.weighting.weights, update.rows.sessions, section, update.rows.left_out)
             with hand_over(handover):
                 batch = super()._compute_advantage(batch, metrics)
             ratio = scale_ratio(handover.base, handover.weights, update.rows.response_mask)
@@ -247,13 +264,21 @@ class SignalTrainer(PPOTrainer):
             logger.warning("every completion of this update was cut at the length limit; none is taken out of the loss")
             cut = torch.zeros_like(cut)
         metrics[f"{name}/truncated_masked"] = float(cut.sum())
-        if not cut.any():
+        _take_out_of_loss(batch, cut)
+
+    def _drop_ungraded(self, batch: KVBatchMeta, rows: StepRows) -> None:
+        """Take rows without a verdict out of advantages, loss and reward metrics."""
+        self._ungraded |= {key for key, gone in zip(batch.keys, rows.ungraded.tolist(), strict=True) if gone}
+        if bool(rows.left_out.all()):
+            logger.warning("no row of this update has a gold that can be read: it teaches nothing")
             return
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask"])
-        masks = [m * (not c) for m, c in zip(data["response_mask"].unbind(), cut.tolist(), strict=True)]
-        nested = torch.nested.as_nested_tensor(masks, layout=torch.jagged)
-        fields = TensorDict({"response_mask": nested, "loss_mask": nested.clone()}, batch_size=len(rows))
-        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+        _take_out_of_loss(batch, rows.ungraded)
+
+    def _compute_metrics(self, batch: KVBatchMeta, *args, **kwargs):
+        with left_out_of_metrics(batch, self._ungraded):
+            result = super()._compute_metrics(batch, *args, **kwargs)
+        self._ungraded.clear()
+        return result
 
     # ------------------------------ dumps ------------------------------
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from verl_grail.config import GrailConfig, OarGConfig
+from verl_grail.core.answers import AnswerPolicy
 from verl_grail.core.grail import RowOutcome, grail_weights
 from verl_grail.core.oar_g import oar_g_weights
 from verl_grail.core.regions import Regions, regions_from_spans
@@ -53,6 +54,7 @@ def plan_weighting(
     algorithm,
     bonus_groups: frozenset[str] = frozenset(),
     advantage_is_final: bool = True,
+    policy: AnswerPolicy | None = None,
 ) -> WeightingPlan:
     """Select rows before the pass.
 
@@ -62,16 +64,18 @@ def plan_weighting(
         bonus_groups: prompts whose rewards GAR may still change.
         advantage_is_final: False if verl changes rewards or masks after the log-prob pass (KL in reward, rejection),
             so a zero advantage is not known to stay zero.
+        policy: what counts as the answer (``algorithm.answers`` with the method's ``box``).
     """
+    policy = policy or AnswerPolicy(which=section.box)
     spans = [
-        None if pad else locate_answer(ids, token_bytes, section.box, allowed=mask)
+        None if pad else locate_answer(ids, token_bytes, policy, allowed=mask)
         for ids, pad, mask in zip(rows.responses, rows.padding.tolist(), rows.response_mask.tolist(), strict=True)
     ]
     regions = regions_from_spans(spans, rows.response_mask)
     outcome = torch.full((len(rows),), int(RowOutcome.WEIGHTED))
 
     base, _ = base_advantage(
-        section, rows.rewards, rows.response_mask, rows.index, algorithm, rows.sessions, rows.padding
+        section, rows.rewards, rows.response_mask, rows.index, algorithm, rows.sessions, rows.left_out
     )
     zero = (base * rows.response_mask).abs().amax(1) == 0
     if not advantage_is_final or not section.skip_zero_advantage:
@@ -89,6 +93,7 @@ def plan_weighting(
         (~regions.found, RowOutcome.NO_ANSWER),
         (zero, RowOutcome.ZERO_ADVANTAGE),
         (unselected, RowOutcome.UNSELECTED),
+        (rows.ungraded, RowOutcome.UNGRADED),
         (rows.padding, RowOutcome.PADDING),
     ):  # the last one that applies names the row
         outcome[applies] = int(name)
@@ -99,7 +104,8 @@ def _row_metrics(name: str, rows: StepRows, plan: WeightingPlan, outcome: torch.
     real = ~rows.padding
     n = int(real.sum())
     counts = {o: int(((outcome == o) & real).sum()) for o in RowOutcome}
-    asked = n - counts[RowOutcome.UNSELECTED] - counts[RowOutcome.ZERO_ADVANTAGE]
+    aside = (RowOutcome.UNSELECTED, RowOutcome.ZERO_ADVANTAGE, RowOutcome.UNGRADED)
+    asked = n - sum(counts[o] for o in aside)
     metrics = {f"{name}/rows/{o.name.lower()}": float(c) for o, c in counts.items() if o is not RowOutcome.PADDING}
     metrics[f"{name}/answer_found_rate"] = float(plan.regions.found[real].float().mean()) if n else 0.0
     metrics[f"{name}/fallback_rate"] = (asked - counts[RowOutcome.WEIGHTED]) / asked if asked else 0.0

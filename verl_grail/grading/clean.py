@@ -1,0 +1,141 @@
+r"""One spelling for the many ways of writing an answer: spaces, dollar signs, ``\left``, ``\dfrac``, ``\text``...
+
+Cleaning never changes a value. It is linear in the text but for nested fonts, whose depth is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LONGEST = 4096
+"""Characters of an answer that are looked at; a longer one is no answer to grade."""
+DEEPEST = 100
+"""Nesting of brackets that is looked at."""
+
+_UNICODE = {
+    **dict.fromkeys("−‒–—﹣－", "-"),
+    **{c: f"^{{{i}}}" for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    **{"½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}"},
+    **{"×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "±": r"\pm "},
+    **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "°": r"^\circ "},
+    **{"∅": r"\emptyset ", "，": ",", "。": ".", "：": ":"},
+}
+_TRANSLATION = str.maketrans(_UNICODE)
+_ROOT = re.compile(r"√\s*(?:(\d+(?:\.\d+)?|[A-Za-z])|\(([^()]*)\))")
+_THIN = re.compile(r"(?<=\d)(?:\\[,;:!> ]|~|\{,\}|\\thinspace)+(?=\d{3}(?!\d))")
+_SPACING = re.compile(r"\\(?:[,;:!> \n]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z])|hspace\*?\{[^{}]*\}|\\(?=\s*$))|~")
+_DELIMITER = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits)(?![A-Za-z])\s*\.?")
+_DOLLARS = re.compile(r"(?<!\\)\$|\\[()\[\]]")
+_FONT = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textup|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal|boldsymbol|bm"
+    r"|mbox|emph|underline|boxed|fbox|framebox)\s*\{"
+)
+_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_SHORT_FRACTION = re.compile(r"\\frac\s*(\d|\{[^{}]*\})\s*(\d|\{[^{}]*\})")
+_SHORT_ROOT = re.compile(r"\\sqrt\s*(\d|[A-Za-z](?![A-Za-z]))")
+_SYNONYMS = {
+    r"\leq": r"\le",
+    r"\geq": r"\ge",
+    r"\leqslant": r"\le",
+    r"\geqslant": r"\ge",
+    r"\neq": r"\ne",
+    r"\lbrace": r"\{",
+    r"\rbrace": r"\}",
+    r"\lbrack": "[",
+    r"\rbrack": "]",
+    r"\lparen": "(",
+    r"\rparen": ")",
+    r"\langle": "(",
+    r"\rangle": ")",
+    r"\mid": "|",
+    r"\vert": "|",
+    r"\lvert": "|",
+    r"\rvert": "|",
+    r"\varnothing": r"\emptyset",
+    r"\degree": r"^\circ",
+    r"\tfrac": r"\frac",
+    r"\land": r"\wedge",
+}
+_WORD = re.compile(r"\\[A-Za-z]+")
+_SPACES = re.compile(r"\s+")
+
+
+def printable(text: str) -> str:
+    """Without control and zero-width characters; line breaks and tabs become spaces."""
+    if text.isascii() and text.isprintable():
+        return text
+    kept = (" " if c in "\n\t\r\f\v" else c for c in text)
+    return "".join(c for c in kept if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
+
+
+def depth(text: str) -> int:
+    """Deepest nesting of brackets of any kind."""
+    level = deepest = 0
+    for c in text:
+        if c in "([{":
+            level += 1
+            deepest = max(deepest, level)
+        elif c in ")]}":
+            level -= 1
+    return deepest
+
+
+def closing(text: str, start: int) -> int | None:
+    """Index of the brace that closes the one at ``start``."""
+    level, i = 0, start
+    while i < len(text):
+        c = text[i]
+        if c == "\\":
+            i += 2
+            continue
+        level += (c == "{") - (c == "}")
+        if level == 0:
+            return i
+        i += 1
+    return None
+
+
+def without_fonts(text: str) -> str:
+    r"""``\text{...}``, ``\mathbf{...}``, ``\boxed{...}`` and their like replaced by what they hold."""
+    for _ in range(DEEPEST):
+        match = _FONT.search(text)
+        if match is None:
+            break
+        end = closing(text, match.end() - 1)
+        inner = text[match.end() : end]
+        rest = "" if end is None else text[end + 1 :]
+        text = f"{text[: match.start()]} {inner} {rest}" if inner.strip() else f"{text[: match.start()]} {rest}"
+    return text
+
+
+def spelled(text: str) -> str:
+    """One spelling of symbols, spaces and fractions; fonts and texts are kept, since a unit may stand in one."""
+    text = _ROOT.sub(lambda m: f"\\sqrt{{{m.group(1) or m.group(2)}}}", text.translate(_TRANSLATION))
+    text = printable(unicodedata.normalize("NFKC", text))
+    text = _THIN.sub("", text)
+    text = _DOLLARS.sub(" ", text)
+    text = _DELIMITER.sub(" ", text)
+    text = _SPACING.sub(" ", text)
+    text = _FRACTION.sub(r"\\frac", text)
+    text = _WORD.sub(lambda m: _SYNONYMS.get(m.group(), m.group()), text)
+    text = _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m.group(1).strip('{}')}}}{{{m.group(2).strip('{}')}}}", text)
+    text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
+    return _SPACES.sub(" ", text).strip()
+
+
+def stripped(text: str) -> str:
+    """Without punctuation at the end, an equals sign at the start, and braces around all of it."""
+    while True:
+        before = text
+        text = text.strip().rstrip(".,;:").strip() if not text.strip().endswith("\\") else text.strip().rstrip("\\")
+        text = text.removeprefix("=").strip()
+        if text.startswith("{") and closing(text, 0) == len(text) - 1:
+            text = text[1:-1]
+        if text == before:
+            return text
+
+
+def squeezed(text: str) -> str:
+    """For comparing as text: no spaces, except between words and numbers that would run together."""
+    return re.sub(r"(?<![\w}])\s+|\s+(?![\w\\])", "", text)

@@ -1,0 +1,38 @@
+"""What a worker process does. Imported once by the process that workers are forked from, so that a new one is cheap."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from functools import partial
+
+from verl_grail.grading.compare import Decision, Outcome
+from verl_grail.grading.expressions import compare_expressions
+from verl_grail.grading.grade import decide_any
+from verl_grail.grading.policy import GradingPolicy
+
+
+def start(memory_mb: int) -> None:
+    """Bound this worker's memory, and let the pool's SIGTERM end it whatever it is doing."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    limit = memory_mb << 20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def work(golds: list[str], pred: str, policy: dict) -> tuple[str, str]:
+    """Outcome and rule of one answer; may take for ever.
+
+    Raises:
+        MemoryError: the worker's memory is used up.
+    """
+    chosen = GradingPolicy(**policy)
+    leaf = partial(compare_expressions, tolerance=chosen.decimal_tolerance)
+    try:
+        decision = decide_any(golds, pred, chosen, leaf)
+    except MemoryError:
+        raise
+    except Exception as e:  # sympy on what a model wrote: any error of its means that it could not read it
+        decision = Decision(Outcome.UNPARSEABLE_PRED, type(e).__name__)
+    assert decision.outcome is not None
+    return decision.outcome.value, decision.rule
