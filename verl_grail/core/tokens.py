@@ -68,7 +68,8 @@ class TokenBytes:
 
         def piece_bytes(piece: str) -> bytes:
             if "ByteLevel" in decoders:
-                return b"".join(bytes([alphabet[c]]) if c in alphabet else c.encode() for c in piece)
+                known = all(c in alphabet for c in piece)
+                return bytes(alphabet[c] for c in piece) if known else piece.encode()
             byte = _BYTE_TOKEN.fullmatch(piece) if "ByteFallback" in decoders else None
             if byte:
                 return bytes([int(byte.group(1), 16)])
@@ -76,6 +77,8 @@ class TokenBytes:
 
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         special = {i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+        if "ByteLevel" not in decoders:  # there added tokens stand for themselves; other decoders treat them as pieces
+            added = {}
         table = cls([added[i] if i in added else piece_bytes(p or "") for i, p in enumerate(pieces)], special)
         table._check(tokenizer)
         return table
