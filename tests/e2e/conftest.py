@@ -109,6 +109,8 @@ def verl(task, cluster, tmp_path_factory):
             # the trainer runs in a worker of the cluster, which does not see this command's environment
             f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH={folder}/metrics.jsonl",
             f"+ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR={folder}/board",
+            f"+ray_kwargs.ray_init.runtime_env.env_vars.WANDB_DIR={folder}",
+            "+ray_kwargs.ray_init.runtime_env.env_vars.WANDB_MODE=offline",
             "ray_kwargs.ray_init.num_cpus=null",
             f"trainer.total_training_steps={steps}",
             f"trainer.default_local_dir={folder}/checkpoints",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
@@ -28,7 +29,7 @@ GAR_METRICS = [
 
 @pytest.fixture(scope="module")
 def both(verl):
-    """GRAIL + GAR on two FSDP2 ranks, packed batches, gradient checkpointing, token budgets, tensorboard."""
+    """GRAIL + GAR on two FSDP2 ranks, packed batches, gradient checkpointing, token budgets, all loggers."""
     return verl(
         "both",
         [
@@ -40,7 +41,7 @@ def both(verl):
             "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True",
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=400",
             "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=600",
-            "trainer.logger=[console,file,tensorboard]",
+            "trainer.logger=[console,file,tensorboard,wandb]",
         ],
         n_ranks=2,
     )
@@ -66,6 +67,27 @@ def test_every_metric_is_logged(both):
     board.Reload()
     tags = board.Tags()["scalars"]
     assert {"grail/weight_mean", "gar/cosine_mean"} <= set(tags)
+    history = wandb_history(both.folder)
+    for name in ("grail/weight_mean", "gar/cosine_mean", "timing_s/signal_pass"):
+        assert history[2][name] == pytest.approx(m[name])
+
+
+def wandb_history(folder) -> dict[int, dict[str, float]]:
+    """Metrics by step in the run file that wandb wrote offline."""
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(path))
+    history = {}
+    while (data := store.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(data)
+        if record.HasField("history"):
+            items = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
+            history[int(record.history.step.num)] = items
+    return history
 
 
 def _ids(texts: list[str], tokenizer) -> list[int]:
