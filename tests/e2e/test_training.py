@@ -75,19 +75,31 @@ def test_every_metric_is_logged(both):
 def wandb_history(folder) -> dict[int, dict[str, float]]:
     """Metrics by step in the run file that wandb wrote offline."""
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    store = DataStore()
-    store.open_for_scan(str(path))
-    history = {}
-    while (data := store.scan_data()) is not None:
+    history: dict[int, dict[str, float]] = {}
+    for data in wandb_records(path.read_bytes()):
         record = Record()
         record.ParseFromString(data)
         if record.HasField("history"):
-            items = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
-            history[int(record.history.step.num)] = items
+            items = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+            history.setdefault(int(items["_step"]), {}).update(items)
     return history
+
+
+def wandb_records(data: bytes, header: int = 7, block: int = 32768):
+    """Records of wandb's file: LevelDB's log format (crc, length, kind: 1 whole, 2 first, 3 middle, 4 last)."""
+    at, record = header, b""
+    while at + header <= len(data):
+        if block - at % block < header:  # the rest of a block holds no header
+            at += block - at % block
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        record += data[at + header : at + header + length]
+        if kind in (1, 4):
+            yield record
+            record = b""
+        at += header + length
 
 
 def _ids(texts: list[str], tokenizer) -> list[int]:

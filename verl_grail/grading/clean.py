@@ -24,6 +24,7 @@ _UNICODE = {
 _TRANSLATION = str.maketrans(_UNICODE)
 _ROOT = re.compile(r"√\s*(?:(\d+(?:\.\d+)?|[A-Za-z])|\(([^()]*)\))")
 _THIN = re.compile(r"(?<=\d)(?:\\[,;:!> ]|~|\{,\}|\\thinspace)+(?=\d{3}(?!\d))")
+_TIGHT_COMMA = re.compile(r",\\!\s*(?=\d)")
 _SPACING = re.compile(r"\\(?:[,;:!> \n]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z])|hspace\*?\{[^{}]*\}|\\(?=\s*$))|~")
 _DELIMITER = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits)(?![A-Za-z])\s*\.?")
 _DOLLARS = re.compile(r"(?<!\\)\$|\\[()\[\]]")
@@ -113,7 +114,7 @@ def spelled(text: str) -> str:
     """One spelling of symbols, spaces and fractions; fonts and texts are kept, since a unit may stand in one."""
     text = _ROOT.sub(lambda m: f"\\sqrt{{{m.group(1) or m.group(2)}}}", text.translate(_TRANSLATION))
     text = printable(unicodedata.normalize("NFKC", text))
-    text = _THIN.sub("", text)
+    text = _THIN.sub("", _TIGHT_COMMA.sub(",", text))
     text = _DOLLARS.sub(" ", text)
     text = _DELIMITER.sub(" ", text)
     text = _SPACING.sub(" ", text)

@@ -155,5 +155,8 @@ def shared_pool(workers: int, seconds: float, memory_mb: int) -> GradingPool:
 
 
 def default_workers() -> int:
-    """Workers of one calling process: verl runs eight reward workers a node, and each has its own."""
-    return max(2, (os.cpu_count() or 2) // 8)
+    """Workers of one calling process: verl runs eight reward workers a node, and each has its own.
+
+    Four at least, even on fewer cores: some that hang must not keep the others waiting.
+    """
+    return max(4, (os.cpu_count() or 4) // 8)

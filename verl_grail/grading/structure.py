@@ -8,6 +8,7 @@ from dataclasses import dataclass
 MOST = 64
 """Elements of an answer that are looked at."""
 _SEPARATOR = re.compile(r"\s*(?:,|;|\band\b|\bor\b)\s*")
+_SEMICOLON = re.compile(r"\s*;\s*")
 _MEMBER = re.compile(r"\\?[A-Za-z]\w*\s*\\in(?![A-Za-z])\s*")
 _BRACKETS = {"(": ")", "[": "]"}
 
@@ -58,7 +59,18 @@ def _encloses(text: str) -> bool:
 
 
 def _split(text: str) -> tuple[str, ...] | None:
-    """At commas, semicolons, "and" and "or" outside of brackets; None if an element is empty or there are too many."""
+    """At commas, "and" and "or" outside of brackets, or at semicolons if there are any (then commas are part of the
+    elements: ``p=5, q=2; p=7, q=2``); None if an element is empty or there are too many."""
+    at_semicolons = _cut(text, _SEMICOLON)
+    items = at_semicolons if len(at_semicolons) > 1 else _cut(text, _SEPARATOR)
+    items = [item.strip() for item in items]
+    # ", and" is one separator
+    items = [item for k, item in enumerate(items) if item or not 0 < k < len(items) - 1]
+    return tuple(items) if all(items) and len(items) <= MOST else None
+
+
+def _cut(text: str, separator: re.Pattern[str]) -> list[str]:
+    """Pieces between separators outside of brackets."""
     items, level, start, i = [], 0, 0, 0
     while i < len(text):
         c = text[i]
@@ -66,13 +78,9 @@ def _split(text: str) -> tuple[str, ...] | None:
             level += 1
         elif c in ")]}":
             level -= 1
-        elif level == 0 and (match := _SEPARATOR.match(text, i)) and match.end() > i:
+        elif level == 0 and (match := separator.match(text, i)) and match.end() > i:
             items.append(text[start:i])
             start = i = match.end()
             continue
         i += 1
-    items.append(text[start:])
-    items = [item.strip() for item in items]
-    # ", and" is one separator
-    items = [item for k, item in enumerate(items) if item or not 0 < k < len(items) - 1]
-    return tuple(items) if all(items) and len(items) <= MOST else None
+    return [*items, text[start:]]

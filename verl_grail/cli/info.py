@@ -1,10 +1,9 @@
-"""Command line ``verl-grail``."""
+"""``verl-grail info``: versions, and what is registered with verl in this process."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from importlib import metadata
 
 from verl_grail import __version__
@@ -28,7 +27,8 @@ def _registered() -> dict[str, dict[str, bool]]:
     }
 
 
-def _info(_: argparse.Namespace) -> int:
+def run(_: argparse.Namespace) -> int:
+    """Print; 1 if something of ours is missing."""
     print(f"verl-grail {__version__}")
     for name in _VERSIONS:
         try:
@@ -49,16 +49,7 @@ def _info(_: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    parser = argparse.ArgumentParser(prog="verl-grail", description=__doc__)
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True)
-    info = commands.add_parser("info", help="versions, and what is registered with verl in this process")
-    info.set_defaults(run=_info)
-    args = parser.parse_args(argv)
-    return args.run(args)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def add(commands) -> None:
+    """The command's arguments."""
+    parser = commands.add_parser("info", help="versions, and what is registered with verl in this process")
+    parser.set_defaults(run=run)
