@@ -164,6 +164,42 @@ def test_runs_that_cannot_be_honoured_fail_naming_the_key(run_config, overrides,
         check_run(config)
 
 
+FUNCTION = "reward.custom_reward_function.path=reward_fns/"
+KWARGS = "reward.custom_reward_function.reward_kwargs"
+
+
+@pytest.mark.parametrize(
+    "overrides,message",
+    [
+        ([FUNCTION + "math_boxed.py", f"+{KWARGS}.severl=set"], r"reward_kwargs: severl is unknown"),
+        ([FUNCTION + "math_boxed.py", f"+{KWARGS}.several=all"], r"reward_kwargs: several='all'"),
+        ([FUNCTION + "math_boxed.py", f"+{KWARGS}.workers=two"], r"reward_kwargs: .*'<' not supported"),
+        ([FUNCTION + "math_boxed.py", f"+{KWARGS}.locator=nowhere:f"], r"reward_kwargs: locator='nowhere:f' cannot"),
+        ([FUNCTION + "boxed_number.py", f"+{KWARGS}.several=set"], r"boxed_number\.py has no settings"),
+        ([FUNCTION + "strict_format.py", f"+{KWARGS}.reading=authors_code"], r"reward_kwargs: length_penalty counts"),
+        ([FUNCTION + "math_boxed.py", f"+{KWARGS}.several=set"], r"algorithm\.answers\.several=one .* \(several=set\)"),
+        ([FUNCTION + "math_boxed.py", "+algorithm.answers.several=set"], r"algorithm\.answers\.several=set"),
+        ([FUNCTION + "boxed_number.py", "+algorithm.answers.locator=answer_tag"], r"algorithm\.answers\.locator"),
+        (["+algorithm.answers.locator=regex"], r"algorithm\.answers\.pattern goes with locator=regex"),
+        (["+algorithm.answers.thinking=maybe"], r"algorithm\.answers\.thinking='maybe'"),
+        (["+algorithm.answers.which=first"], r"algorithm\.answers\.which is unknown"),
+    ],
+)
+def test_answers_and_graders_that_do_not_fit(run_config, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        check_run(run_config(*overrides))
+
+
+def test_one_policy_for_weights_and_verdict(run_config):
+    shared = [FUNCTION + "math_boxed.py", "+algorithm.answers.several=set", "+algorithm.grail.box=first"]
+    settings = check_run(run_config(*shared, f"+{KWARGS}.answers=${{algorithm.answers}}", f"+{KWARGS}.percent=strict"))
+    assert settings.answers.policy("first").several == "set"
+    check_run(run_config(*shared, f"+{KWARGS}.several=set"))
+    # without weights there is nothing to disagree with, and a user's own file is the user's
+    check_run(run_config(FUNCTION + "math_boxed.py", f"+{KWARGS}.several=set", "algorithm.adv_estimator=grpo"))
+    check_run(run_config("reward.custom_reward_function.path=mine/math_boxed.py", f"+{KWARGS}.anything=1"))
+
+
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
 def test_gar_alone_needs_our_modes_too(run_config, mode):
     gar = ["algorithm.adv_estimator=grpo", "reward.reward_manager.name=gar"]

@@ -97,6 +97,48 @@ def test_no_outcome_reward():
     assert score(manager(outcome_reward=False), GOOD)["reward_score"] == 0.0
 
 
+def named(outcome, graded=1.0, score=0.0):
+    return lambda **_: {"score": score, "acc": score, "outcome": outcome, "graded": graded, "rule": "", "pred": "7"}
+
+
+@pytest.mark.parametrize(
+    ("verifier", "gar_outcome", "reward", "graded"),
+    [
+        (named("correct", score=1.0), "pass", 1.0, 1.0),
+        (named("wrong"), "wrong", 0.0, 1.0),
+        (named("no_answer"), "wrong", 0.0, 1.0),
+        (named("timeout"), "verify_timeout", 0.0, 1.0),
+        (named("crashed"), "verify_error", 0.0, 1.0),
+        (named("unparseable_gold", graded=0.0), "ungraded", 0.0, 0.0),
+    ],
+)
+def test_named_results_of_a_verifier_are_kept(verifier, gar_outcome, reward, graded):
+    out = score(manager(verifier), GOOD)
+    info = out["reward_extra_info"]
+    assert (info["gar_outcome"], out["reward_score"], info["graded"]) == (gar_outcome, reward, graded)
+    assert info["outcome"] == verifier()["outcome"] and set(info) == KEYS
+
+
+def test_the_shipped_grader_under_the_manager():
+    """Killable workers and named results, through verl's own loader."""
+    import functools
+    import importlib.util
+    from pathlib import Path
+
+    spec = importlib.util.spec_from_file_location("m", Path(__file__).parents[2] / "reward_fns/math_boxed.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    m = manager(functools.partial(module.compute_score, seconds=1.0, workers=1))
+    for answer, gold, outcome in (
+        ("1+x", "x+1", "correct"),
+        ("5+5^{5^{5^{5^{5}}}}", "7", "timeout"),
+        ("2+x", "x+1", "wrong"),
+        ("7", "\\begin{foo}", "unparseable_gold"),
+    ):
+        info = score(m, f"<think>so</think> \\boxed{{{answer}}}", gold=gold)["reward_extra_info"]
+        assert info["outcome"] == outcome and info["graded"] == float(outcome != "unparseable_gold")
+
+
 def hang(**_):
     time.sleep(5)
 

@@ -15,6 +15,7 @@ from verl_grail.config import GarConfig, parse_section
 from verl_grail.plugin import trainer as module
 from verl_grail.plugin.alignment import AlignmentPlan, Anchor
 from verl_grail.plugin.trainer import SignalTrainer, _Update
+from verl_grail.plugin.verdicts import left_out_of_metrics, verdict_metrics
 
 
 class Store:
@@ -68,6 +69,45 @@ def test_truncated_completions_leave_the_loss_and_nothing_else_does(rows, monkey
     for name in ("response_mask", "loss_mask"):
         for value, before, gone in zip(store.fields[name], masks, cut, strict=True):
             assert torch.equal(value, torch.zeros_like(before) if gone else before)
+
+
+UNGRADED = {"outcome": "unparseable_gold", "graded": 0.0, "acc": 0.0}
+
+
+def _graded_rows(*infos):
+    return make_rows(
+        [{"key": f"a_{i}_0", "text": "some words", "reward": 0.0, "info": info} for i, info in enumerate(infos)]
+    )
+
+
+def test_rows_without_a_verdict_leave_loss_advantage_and_reward_metrics(monkeypatch):
+    rows = _graded_rows({"outcome": "correct", "acc": 1.0}, UNGRADED, {"outcome": "timeout", "acc": 0.0, "graded": 1.0})
+    masks = [torch.ones(len(r), dtype=torch.int64) for r in rows.responses]
+    store = Store(rows.keys, response_mask=masks)
+    monkeypatch.setattr(module, "tq", store)
+    trainer = SimpleNamespace(_ungraded=set())
+    SignalTrainer._drop_ungraded(trainer, _batch(rows), rows)
+    assert trainer._ungraded == {"a_1_0"} and rows.left_out.tolist() == [False, True, False]
+    assert [int(m.sum()) > 0 for m in store.fields["loss_mask"]] == [True, False, True]
+    metrics = verdict_metrics(rows)
+    assert metrics["reward/rows/unparseable_gold"] == metrics["reward/rows/timeout"] == 1.0
+    assert metrics["reward/graded_rate"] == pytest.approx(2 / 3) and metrics["reward/correct_rate"] == 0.5
+    batch = _batch(rows)
+    with left_out_of_metrics(batch, trainer._ungraded):
+        assert [t.get("is_padding") for t in batch.tags] == [None, True, None]
+    assert not any(t.get("is_padding") for t in batch.tags)
+
+
+def test_an_update_without_any_verdict_keeps_its_rows(monkeypatch, caplog):
+    rows = _graded_rows(UNGRADED, UNGRADED)
+    monkeypatch.setattr(module, "tq", Store(rows.keys))
+    SignalTrainer._drop_ungraded(SimpleNamespace(_ungraded=set()), _batch(rows), rows)
+    assert "no row of this update has a gold that can be read" in caplog.text
+    assert verdict_metrics(rows)["reward/correct_rate"] == 0.0
+
+
+def test_reward_functions_that_name_nothing_are_not_counted():
+    assert verdict_metrics(_graded_rows({"acc": 1.0}, {})) == {}
 
 
 def test_an_update_of_truncated_completions_only_keeps_them(rows, monkeypatch, caplog):

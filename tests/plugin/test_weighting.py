@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from tests.plugin.rows import BYTES, make_rows
 from verl_grail.config import GrailConfig, OarGConfig, parse_section
+from verl_grail.core.answers import AnswerPolicy
 from verl_grail.core.grail import RowOutcome
 from verl_grail.plugin.weighting import noise_key, plan_weighting, scale_ratio, weigh_grail, weigh_oar_g
 
@@ -169,3 +170,24 @@ def test_truncated_completions():
     assert data.truncated(limit, None, frozenset([data.responses[0][-1]])).tolist() == [False, False]
     # cut by the context length before the response limit
     assert data.truncated(10 * limit, len(data.prompts[0]) + limit, frozenset([1])).tolist() == [True, False]
+
+
+def test_rows_without_a_verdict_are_no_wrong_rows():
+    """Base estimators that whiten over the batch must not see their zeros either."""
+    data = rows()
+    data.info[0] = {"graded": 0.0, "outcome": "unparseable_gold", "acc": 0.0}
+    got = plan({"rollouts": "all", "base_estimator": "reinforce_plus_plus"}, data=data).outcome.tolist()
+    assert got[0] == int(RowOutcome.UNGRADED) and got[1] == WEIGHTED
+
+
+def test_the_answer_is_the_policys():
+    data = make_rows(
+        [
+            {"key": "a_0_0", "text": r"\boxed{5}, \boxed{6}", "reward": 0.0},
+            {"key": "a_1_0", "text": RIGHT, "reward": 1.0},
+        ]
+    )
+    last = plan(data=data).spans[0]
+    both = plan(data=data, policy=AnswerPolicy(several="set")).spans[0]
+    assert len(last.contents) == 1 and len(both.contents) == 2 and both.start < last.start and both.end == last.end
+    assert plan(data=data, policy=AnswerPolicy(locator="answer_tag")).spans == [None, None]
