@@ -48,6 +48,8 @@ RESPONSES = [
     (r"\boxed{5^{5^{5^{5^{5}}}}}", "7", "timeout"),
     (r"\boxed{7}", "\\begin{foo}", "unparseable_gold"),
     (r"\boxed{7}", None, "unparseable_gold"),
+    ("no box", "\\begin{foo}", "unparseable_gold"),
+    ("no box", "x+1", "no_answer"),
     (r"\boxed{7}", "", "unparseable_gold"),
     (r"\boxed{7}", ["5", "7"], "correct"),
     (r"\boxed{7}", np.array(["5", "7"]), "correct"),

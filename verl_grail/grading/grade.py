@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -96,10 +97,22 @@ class Grader:
             return Verdict(Outcome.UNPARSEABLE_GOLD, extract_answer(response, self.answers), "empty")
         answer = extract_answer(response, self.answers)
         if answer is None:
-            return Verdict(Outcome.NO_ANSWER)
-        decision = decide_any(golds, answer, self.policy)
-        if decision.outcome is None:
-            pool = shared_pool(self.workers or default_workers(), self.seconds, self.memory_mb)
-            decision = pool.grade(golds, answer, self.policy)
+            # whether the gold can be read must not depend on the response: all of a prompt's rollouts share it
+            readable = _readable(self, tuple(golds))
+            return Verdict(Outcome.NO_ANSWER if readable else Outcome.UNPARSEABLE_GOLD)
+        decision = self.compare(golds, answer)
         assert decision.outcome is not None
         return Verdict(decision.outcome, answer, decision.rule)
+
+    def compare(self, golds: list[str], answer: str) -> Decision:
+        """The decision on an answer; by the workers if no exact rule makes it."""
+        decision = decide_any(golds, answer, self.policy)
+        if decision.outcome is not None:
+            return decision
+        pool = shared_pool(self.workers or default_workers(), self.seconds, self.memory_mb)
+        return pool.grade(golds, answer, self.policy)
+
+
+@lru_cache(maxsize=4096)
+def _readable(grader: Grader, golds: tuple[str, ...]) -> bool:
+    return grader.compare(list(golds), "0").outcome is not Outcome.UNPARSEABLE_GOLD

@@ -39,6 +39,7 @@ def dump_columns(update: _Update, advantages: torch.Tensor, token_bytes: TokenBy
         span = update.weighting_plan.spans[i] if update.weighting_plan else None
         columns: dict[str, Any] = {
             "acc": float(rows.correct[i]) if "acc" in rows.info[i] else None,
+            "outcome": rows.info[i].get("outcome"),
             "tokens": token_texts(rows.responses[i], token_bytes),
             "advantages": [round(a, 6) for a in advantage.tolist()],
         }
