@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.hanging_grader import hangs, unreadable
+from tests.e2e.hanging_grader import unreadable
 
 BOTH = ["algorithm.adv_estimator=grail", "reward.reward_manager.name=gar", "+reward.gar.strict_format=False"]
 GRADER = f"reward.custom_reward_function.path={Path(__file__).with_name('hanging_grader.py')}"
 KWARGS = "+reward.custom_reward_function.reward_kwargs"
-SHARE = 0.1
+HANG_EVERY = 10
 SECONDS = 1.0
 
 
@@ -24,21 +24,21 @@ def calm(verl):
 @pytest.fixture(scope="module")
 def hanging(verl):
     """Ten percent of the responses hang the verifier."""
-    return verl("hanging", [*BOTH, GRADER, f"{KWARGS}.seconds={SECONDS}", f"{KWARGS}.share={SHARE}"], steps=3)
+    return verl("hanging", [*BOTH, GRADER, f"{KWARGS}.seconds={SECONDS}", f"{KWARGS}.hang_every={HANG_EVERY}"], steps=3)
 
 
 def test_hung_verifications_are_counted_and_lose_nothing(hanging):
     total = 0
     for step in (1, 2, 3):
         rollouts, m = hanging.rollouts(step), hanging.metrics[step]
-        hung = [r for r in rollouts if hangs(r["output"], SHARE)]
+        hung = [r for r in rollouts if r["outcome"] == "timeout"]
         total += len(hung)
         assert len(rollouts) == 32
         assert m["reward/rows/timeout"] == m["gar/rows/verify_timeout"] == len(hung)
-        assert {r["outcome"] for r in hung} <= {"timeout"} and all(r["score"] <= 0 for r in hung)
+        assert all(r["score"] <= 0 and r["gar_cosine"] is None for r in hung)
         assert sum(v for k, v in m.items() if k.startswith("reward/rows/")) == 32
         assert m["reward/correct_rate"] == pytest.approx(sum(r["acc"] for r in rollouts) / 32)
-    assert total >= 3  # three of ten are less likely than one in a hundred
+    assert total == 3 * 32 // HANG_EVERY
     assert "reward/rows/timeout" in hanging.log
 
 

@@ -32,6 +32,7 @@ _FONT = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|texttt|textup|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal|boldsymbol|bm"
     r"|mbox|emph|underline|boxed|fbox|framebox)\s*\{"
 )
+_OUTWARD = re.compile(r"([\]\[])([^\[\]]*,[^\[\]]*)([\]\[])")
 _FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(\d|\{[^{}]*\})\s*(\d|\{[^{}]*\})")
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d|[A-Za-z](?![A-Za-z]))")
@@ -135,6 +136,14 @@ def stripped(text: str) -> str:
             text = text[1:-1]
         if text == before:
             return text
+
+
+def inward(text: str) -> str:
+    """Intervals with brackets turned outwards, ``]0, 1]``, spelled with round ones; others as they are."""
+    match = _OUTWARD.fullmatch(text)
+    if match is None or (match[1], match[3]) == ("[", "]"):
+        return text
+    return f"{'(' if match[1] == ']' else '['}{match[2]}{')' if match[3] == '[' else ']'}"
 
 
 def squeezed(text: str) -> str:

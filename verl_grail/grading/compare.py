@@ -46,6 +46,7 @@ Leaf = Callable[[str, str], Outcome | None]
 """Compares two single expressions, gold first; None where it does not decide."""
 _WORDS = re.compile(r"[A-Za-z][A-Za-z]+(?:[ '\-][A-Za-z]+)*")
 _SET_LIKE = re.compile(r"[<>]|\\(?:le|ge|ne|lt|gt|cup|cap|in|emptyset|mathbb|begin|setminus)(?![A-Za-z])")
+_CLOCK = re.compile(r"(?P<hours>\d{1,2}):(?P<minutes>\d\d)\s*(?P<half>[aApP]\.?[mM]\.?)?", re.ASCII)
 _RECURSIONS = 6
 
 
@@ -72,7 +73,7 @@ def decide(gold: str, pred: str, policy: GradingPolicy, leaf: Leaf = undecided, 
         return Decision(Outcome.UNPARSEABLE_PRED, "empty")
     if g.text == p.text:
         return Decision(Outcome.CORRECT, "text")
-    return _choice(g, p, policy, leaf, level) or _values(g, p, policy, leaf, level)
+    return _choice(g, p, policy, leaf, level) or _clock(g, p) or _values(g, p, policy, leaf, level)
 
 
 def _choice(g: Form, p: Form, policy: GradingPolicy, leaf: Leaf, level: int) -> Decision | None:
@@ -89,6 +90,20 @@ def _choice(g: Form, p: Form, policy: GradingPolicy, leaf: Leaf, level: int) -> 
     return decide(g.labelled, p.labelled or p.body, policy, leaf, level + 1)
 
 
+def _clock(g: Form, p: Form) -> Decision | None:
+    """Times of day; half of the day may be missing on one side. ``16:25`` may be a ratio too, ``12:00`` may not."""
+    gold, pred = (_CLOCK.fullmatch(form.text) for form in (g, p))
+    if gold is None:
+        return None
+    if pred is None:
+        return Decision(Outcome.WRONG, "clock") if gold["minutes"] == "00" else None
+    halves = {re.sub(r"\W", "", m["half"] or "").lower() for m in (gold, pred)} - {""}
+    same = (int(gold["hours"]), gold["minutes"]) == (int(pred["hours"]), pred["minutes"]) and len(halves) < 2
+    if same or gold["minutes"] == "00" or halves:
+        return Decision(Outcome.CORRECT if same else Outcome.WRONG, "clock")
+    return None
+
+
 def _is_word(form: Form) -> bool:
     return form.in_text or _WORDS.fullmatch(form.body) is not None
 
@@ -99,7 +114,8 @@ def _values(g: Form, p: Form, policy: GradingPolicy, leaf: Leaf, level: int) -> 
     if units_differ(g, p, policy.units):
         return Decision(Outcome.WRONG, "units")
     sides = p.sides
-    if len(g.sides) > 1:  # the gold is a relation: 2x + 3y = 6
+    # relations: 2x + 3y = 6, and y = 2x + 1 against 2x - y + 1 = 0
+    if len(g.sides) > 1 or (g.name and not p.name and len(sides) > 1):
         return _by_leaf(leaf, g.body, p.body)
     # "12 = 3 * 4" holds if both of its sides are the gold: a chain may not end in whatever is hoped to be right
     results = [_scaled(g, side, p, policy, leaf, level) for side in sides]

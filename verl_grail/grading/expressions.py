@@ -7,6 +7,7 @@ exactly or to 50 digits.
 from __future__ import annotations
 
 import logging
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -21,14 +22,54 @@ from verl_grail.grading.compare import Outcome
 _TARGETS = (LatexExtractionConfig(boxed_match_priority=-1), ExprExtractionConfig())
 _DIGITS = 60
 _AGREE = sympy.Float(10, _DIGITS) ** -50
+_EITHER = re.compile(r"\s*(?:\bor\b|\\(?:lor|vee)(?![A-Za-z]))\s*")
+_BOTH = re.compile(r"\s*(?:,|;|\band\b|\\(?:wedge|land)(?![A-Za-z]))\s*")
+_RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|lt|gt)(?![A-Za-z])")
 _SET_LIKE = (sympy.Set, FiniteSet, Relational, Boolean, sympy.Tuple)
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off: ours are on
 
 
+class _Joint(sympy.And):
+    """Relations in a list, which hold together."""
+
+
+def _joined(text: str) -> Any:
+    """Relations joined by "or" (a union) or by commas or "and" (an intersection); None for anything else."""
+    for separator, kind in ((_EITHER, sympy.Or), (_BOTH, _Joint)):
+        parts = separator.split(text)
+        if len(parts) > 1 and all(_RELATION.search(p) and "{" not in p for p in parts):
+            relations = [_parsed(p) for p in parts]
+            if all(isinstance(r, Relational | Boolean) for r in relations):
+                return kind(*relations, evaluate=False)
+    return None
+
+
+def _region(value: Any) -> sympy.Set | None:
+    """The real set that a relation, or several, in one unknown describe; a set is itself."""
+    if isinstance(value, sympy.Set):
+        return value
+    if not isinstance(value, Relational | Boolean) or len(value.free_symbols) != 1:
+        return None
+    # math-verify's own And keeps its relations in the order they were written in
+    relations = getattr(value, "_unsorted_args", value.args)
+    if isinstance(value, Relational):
+        try:
+            return value.as_set()
+        except (TypeError, ValueError, NotImplementedError):  # sympy cannot solve it
+            return None
+    sets = [_region(r) for r in relations]
+    if any(s is None for s in sets):
+        return None
+    return sympy.Union(*sets) if isinstance(value, sympy.Or) else sympy.Intersection(*sets)
+
+
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> Any:
     """A sympy object, or None."""
+    joined = _joined(text)
+    if joined is not None:
+        return joined
     found = parse(f"${text}$", _TARGETS, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
     return _with_constants(found[0]) if found else None
 
@@ -52,6 +93,10 @@ def compare_expressions(gold: str, pred: str, tolerance: float = 1e-6) -> Outcom
     constants = _constants(g, p, tolerance)
     if constants is not None:
         return Outcome.CORRECT if constants else Outcome.WRONG
+    if isinstance(g, sympy.Or | _Joint) or isinstance(p, sympy.Or | _Joint):
+        regions = _region(g), _region(p)
+        if None not in regions:
+            return Outcome.CORRECT if regions[0] == regions[1] else Outcome.WRONG
     same = verify(g, p, timeout_seconds=None, allow_set_relation_comp=True)
     if not same and isinstance(g, _SET_LIKE) and isinstance(p, _SET_LIKE):
         # an interval against an inequality: math-verify converts one of its two sides only

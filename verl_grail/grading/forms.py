@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from verl_grail.grading.clean import spelled, squeezed, stripped, without_fonts
+from verl_grail.grading.clean import inward, spelled, squeezed, stripped, without_fonts
 from verl_grail.grading.structure import is_list
 
 _UNIT_NAMES = {
@@ -96,7 +96,7 @@ def read_form(raw: str) -> Form:
     if choice and _OTHER_CHOICE.search(choice[3]):
         choice = None  # "(A)(B)(C)" answers nothing
     body, percent, degrees, unit = _marks(tight)
-    body = stripped(without_fonts(body))
+    body = inward(stripped(without_fonts(body)))
     if builder := _BUILDER.fullmatch(body):  # {x | x > 0} is what its condition says
         body = builder["condition"].strip()
     several = is_list(body)  # then each value has its own name and sides
