@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_grail.grading.compare import Outcome, decide
-from verl_grail.grading.expressions import compare_expressions
+from verl_grail.grading.compare import Outcome, decide, readable
+from verl_grail.grading.expressions import compare_expressions, read
 from verl_grail.grading.grade import as_golds, decide_any
 from verl_grail.grading.policy import GradingPolicy
 
@@ -107,4 +107,29 @@ def test_control_characters_are_nothing(pred):
 
 def test_the_file_has_every_kind():
     kinds = [line for line in FILE.read_text().splitlines() if line.startswith("## ")]
-    assert len(kinds) == 17 and len(read_cases()) > 190
+    assert len(kinds) == 18 and len(read_cases()) > 350
+
+
+GOLDS = [
+    ("a + b + c", True),
+    ("y = mx + c", True),
+    (r"{n \choose k}", True),
+    (r"\begin{cases}x=1\\y=2\end{cases}", True),
+    (r"x \equiv 3 \pmod{5}", True),
+    (r"x > 2 \text{ and } x < 5", True),
+    (r"\text{all real numbers}", True),
+    (r"\begin{foo}", False),
+    (r"\frac{0}{0}", False),
+    (r"\frac{dy}{dx}", False),
+    (r"A \cup B", False),
+    (r"1, 2, \ldots, n", False),
+    ("", False),
+    ("7" * 5000, False),
+]
+
+
+@pytest.mark.parametrize(("gold", "want"), GOLDS)
+def test_whether_a_gold_can_be_read_does_not_depend_on_the_prediction(gold, want):
+    assert readable(gold, lambda text: read(text) is not None) is want
+    fast = readable(gold, lambda _: None)
+    assert fast is None or fast is want

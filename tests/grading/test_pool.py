@@ -131,6 +131,30 @@ def test_closing():
         p.submit(["7"], "7", POLICY)
 
 
+def test_a_server_that_cannot_be_started_again_leaves_nobody_waiting(monkeypatch):
+    p = GradingPool(workers=1, seconds=60.0, memory_mb=2048)
+    assert p.grade(["x+1"], "1+x", POLICY).correct
+    future = p.submit(["7"], HANG, POLICY)
+    time.sleep(0.2)
+
+    def no_memory(*args, **kwargs):
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(subprocess, "Popen", no_memory)
+    p._server.kill()
+    assert future.result(timeout=30).outcome is Outcome.CRASHED
+    assert p.grade(["x+1"], "1+x", POLICY).outcome is Outcome.CRASHED
+    monkeypatch.undo()
+    assert p.grade(["x+1"], "1+x", POLICY).correct
+    p.close()
+
+
+def test_threads_get_one_pool():
+    with ThreadPoolExecutor(16) as threads:
+        pools = list(threads.map(lambda _: shared_pool(1, 7.5, 1024), range(64)))
+    assert len({id(p) for p in pools}) == 1
+
+
 def test_one_pool_a_process_and_size():
     assert shared_pool(1, 3.0, 1024) is shared_pool(1, 3.0, 1024)
     assert shared_pool(1, 3.0, 1024) is not shared_pool(2, 3.0, 1024)

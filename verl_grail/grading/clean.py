@@ -23,9 +23,12 @@ _UNICODE = {
 }
 _TRANSLATION = str.maketrans(_UNICODE)
 _ROOT = re.compile(r"√\s*(?:(\d+(?:\.\d+)?|[A-Za-z])|\(([^()]*)\))")
+_ROW = re.compile(r"\\\\(?:\[\s*-?[\d.]+\s*[a-z]{2}\s*\])?\s*")
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z{}%$])")
+_ROW_MARK = "\ue000"  # stands for the row break of matrices meanwhile: its second backslash begins no command
 _THIN = re.compile(r"(?<=\d)(?:\\[,;:!> ]|~|\{,\}|\\thinspace)+(?=\d{3}(?!\d))")
 _TIGHT_COMMA = re.compile(r",\\!\s*(?=\d)")
-_SPACING = re.compile(r"\\(?:[,;:!> \n]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z])|hspace\*?\{[^{}]*\}|\\(?=\s*$))|~")
+_SPACING = re.compile(r"\\(?:[,;:!> \n]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z])|hspace\*?\{[^{}]*\})|~")
 _DELIMITER = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits)(?![A-Za-z])\s*\.?")
 _DOLLARS = re.compile(r"(?<!\\)\$|\\[()\[\]]")
 _FONT = re.compile(
@@ -58,17 +61,29 @@ _SYNONYMS = {
     r"\degree": r"^\circ",
     r"\tfrac": r"\frac",
     r"\land": r"\wedge",
+    r"\varphi": r"\phi",
+    r"\varepsilon": r"\epsilon",
+    r"\vartheta": r"\theta",
+    r"\arctg": r"\arctan",
+    r"\tg": r"\tan",
+    r"\ctg": r"\cot",
+    r"\lg": r"\log_{10}",
 }
+_CHOOSE = re.compile(r"\{\s*([^{}]{1,60}?)\s*\\choose\s*([^{}]{1,60}?)\s*\}")
+_POWER_OF = re.compile(r"\^\s*\(([^()]{1,60})\)")
+_PRIME = re.compile(r"\^\s*(?:\{\s*(?:\\prime\s*){1,3}\}|\\prime(?![A-Za-z]))")
+_PLAIN_PI = re.compile(r"(?<![A-Za-z\\{])pi(?![A-Za-z])")
 _WORD = re.compile(r"\\[A-Za-z]+")
 _SPACES = re.compile(r"\s+")
 
 
 def printable(text: str) -> str:
-    """Without control and zero-width characters; line breaks and tabs become spaces."""
+    """Without control, private and zero-width characters; line breaks and tabs become spaces."""
     if text.isascii() and text.isprintable():
         return text
     kept = (" " if c in "\n\t\r\f\v" else c for c in text)
-    return "".join(c for c in kept if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
+    hidden = ("Cc", "Cf", "Cs", "Co", "Cn")
+    return "".join(c for c in kept if c == _ROW_MARK or unicodedata.category(c) not in hidden)
 
 
 def depth(text: str) -> int:
@@ -113,6 +128,10 @@ def without_fonts(text: str) -> str:
 
 def spelled(text: str) -> str:
     """One spelling of symbols, spaces and fractions; fonts and texts are kept, since a unit may stand in one."""
+    text = text.replace(_ROW_MARK, "")
+    if "\\begin" not in text:  # no rows to break: a backslash too many, as in doubly escaped data
+        text = _DOUBLED.sub(r"\\", text)
+    text = _ROW.sub(_ROW_MARK, text)
     text = _ROOT.sub(lambda m: f"\\sqrt{{{m.group(1) or m.group(2)}}}", text.translate(_TRANSLATION))
     text = printable(unicodedata.normalize("NFKC", text))
     text = _THIN.sub("", _TIGHT_COMMA.sub(",", text))
@@ -123,6 +142,10 @@ def spelled(text: str) -> str:
     text = _WORD.sub(lambda m: _SYNONYMS.get(m.group(), m.group()), text)
     text = _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m.group(1).strip('{}')}}}{{{m.group(2).strip('{}')}}}", text)
     text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
+    text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
+    text = _POWER_OF.sub(r"^{\1}", text.replace("**", "^"))
+    text = _PRIME.sub(lambda m: "'" * m.group().count("prime"), text)
+    text = _PLAIN_PI.sub(r"\\pi ", text).replace(_ROW_MARK, "\\\\")
     return _SPACES.sub(" ", text).strip()
 
 
@@ -130,7 +153,7 @@ def stripped(text: str) -> str:
     """Without punctuation at the end, an equals sign at the start, and braces around all of it."""
     while True:
         before = text
-        text = text.strip().rstrip(".,;:").strip() if not text.strip().endswith("\\") else text.strip().rstrip("\\")
+        text = text.strip().rstrip("\\" if text.strip().endswith("\\") else ".,;:").strip()
         text = text.removeprefix("=").strip()
         if text.startswith("{") and closing(text, 0) == len(text) - 1:
             text = text[1:-1]

@@ -5,65 +5,40 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from verl_grail.grading import units
 from verl_grail.grading.clean import inward, spelled, squeezed, stripped, without_fonts
-from verl_grail.grading.structure import is_list
+from verl_grail.grading.numbers import parse_number
+from verl_grail.grading.structure import cut, is_list
 
-_UNIT_NAMES = {
-    "length": "mm cm dm km millimeter centimeter decimeter meter kilometer inch inches foot feet ft yard mile",
-    "area": "acre hectare square",
-    "volume": "ml liter litre gallon cubic",
-    "time": "second sec minute min hour hr day week month year ms",
-    "mass": "mg kg gram kilogram ounce oz pound lb ton tonne",
-    "speed": "mph kph",
-    "money": "dollar cent euro usd",
-    "other": "unit people person student apple coin marble way point degree time joule newton watt volt hz",
-}
-_KNOWN = {name for names in _UNIT_NAMES.values() for name in names.split()}
-_SAME = {
-    **{"millimeter": "mm", "millimetre": "mm", "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m"},
-    **{"kilometer": "km", "kilometre": "km", "inches": "inch", "in": "inch", "feet": "foot", "ft": "foot"},
-    **{"second": "s", "sec": "s", "minute": "min", "hour": "h", "hr": "h", "gram": "g", "kilogram": "kg"},
-    **{"ounce": "oz", "pound": "lb", "liter": "l", "litre": "l", "usd": "dollar", "people": "person", "tonne": "ton"},
-}
-_NO_UNITS = {
-    "and",
-    "or",
-    "if",
-    "when",
-    "where",
-    "for",
-    "not",
-    "plus",
-    "minus",
-    "times",
-    "to",
-    "but",
-    "with",
-    "as",
-    "is",
-}
-
-_PERCENT = re.compile(r"\s*(?:\\%|%|\bpercent)$", re.IGNORECASE)
+_POWER = r"\s*(?P<power>\^\s*(?:\{\s*-?\d\s*\}|\d))?"
+_PERCENT = re.compile(r"\s*(?:\\%|%|\b(?:per ?cent|percentage|pct))$", re.IGNORECASE)
 _DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\bdegrees?)$", re.IGNORECASE)
-_CURRENCY = re.compile(r"^(?:\\\$|€|£|USD\b)\s*(?=[\d.\-\\])")
+_TEMPERATURE = re.compile(r"(?P<degrees>\^\s*\{?\s*\\circ\s*\}?)\s*(?P<unit>[CF])$")
+_CURRENCY = re.compile(r"^(?P<sign>\\\$|€|£|¥|USD\b)\s*(?=[\d.\-\\])")
+_FONTS = r"\\(?:text|textrm|textbf|textit|textup|textnormal|mathrm|mbox|rm|operatorname)"
 _TEXT_UNIT = re.compile(
-    r"(?<=[\w})\].!])\s*\\(?:text|mathrm|textrm|mbox|rm|operatorname)\s*"
-    r"\{\s*\\?\s*(?P<unit>[A-Za-z][A-Za-z/ .'\-]{0,40}?)\s*\}\s*(?P<power>\^\s*(?:\{\s*-?\d\s*\}|\d))?$"
+    rf"(?<=[\w}})\].!])\s*{_FONTS}\s*\{{\s*\\?\s*(?P<unit>[A-Za-z][A-Za-z/ .'\-]{{0,40}}?)\s*\}}"
+    rf"(?:\s*/\s*{_FONTS}\s*\{{\s*(?P<per>[A-Za-z]{{1,12}})\s*\}})?{_POWER}$"
 )
-_PLAIN_UNIT = re.compile(
-    r"(?<=[\d})])(?:\s+|(?=[a-z]))(?P<unit>[A-Za-z]{2,}(?:[ /][A-Za-z]+){0,3})\s*"
-    r"(?P<power>\^\s*(?:\{\s*-?\d\s*\}|\d))?$"
-)
+_PLAIN_UNIT = re.compile(rf"(?<=[\d}})])(?:\s+|(?=[a-z]))(?P<unit>[A-Za-z]+(?:[ /][A-Za-z]+){{0,3}}){_POWER}$")
 _LETTER = re.compile(r"\(?\s*([A-J])\s*\)?")
 _CHOICE = re.compile(r"(?:\(\s*([A-J])\s*\)|([A-J])\s*[).:])\s*:?\s*(.+)", re.DOTALL)
-_OTHER_CHOICE = re.compile(r"\(\s*[A-J]\s*\)|\b[A-J]\s*[).:]|^[A-J]$|\b(?:or|and)\s+[A-J]\b")
+_OTHER_CHOICE = re.compile(r"(?<![A-Za-z\\])[A-J](?![A-Za-z])")
+_OPTION = re.compile(r"^(?:option|choice|answer)\s*:?\s+(?=\(?[A-J]\)?\s*$)", re.IGNORECASE)
 _BUILDER = re.compile(r"\\\{\s*[A-Za-z]\w*\s*(?:\\in\s*\\mathbb\s*\{\w\}\s*)?[|:](?P<condition>[^|{}]+)\\\}")
+_LETTERS = r"(?:m?\s*\\(?:angle|triangle|overline|widehat|operatorname|vec|hat|bar)\s*\{?\s*[A-Za-z]{1,4}\s*\}?)"
+_RATIO = r"\\frac\s*\{\s*[A-Z]{2}\s*\}\s*\{\s*[A-Z]{2}\s*\}|[A-Z]\w?(?:_\{?\w+\}?)?\s*[:/]\s*[A-Z]\w?(?:_\{?\w+\}?)?"
 _NAME = re.compile(
-    r"(?P<name>\\?[A-Za-z]+'*(?:_(?:\{\s*\w+\s*\}|\w))?'*(?:\s*\(\s*\w+(?:\s*,\s*\w+)*\s*\))?)\s*"
-    r"(?:=(?![=>])|\\in(?![A-Za-z]))\s*(?P<rest>.+)",
+    rf"(?P<name>{_RATIO}|(?:{_LETTERS}|\\[A-Za-z]+|[A-Z]{{2,3}}(?![a-z])|[A-Za-z](?![A-Za-z])|[A-Za-z][a-z]{{2,}})"
+    r"'{0,3}(?:_(?:\{\s*\w+\s*\}|\w)'{0,3})?(?:\s*\(\s*\w+(?:\s*,\s*\w+){0,4}\s*\))?"
+    r"|\(\s*[A-Za-z]\w?(?:\s*,\s*[A-Za-z]\w?){1,5}\s*\))"
+    r"\s*(?:=(?![=>])|\\in(?![A-Za-z]))\s*(?P<rest>.+)",
     re.DOTALL,
 )
+_BARE_NAME = re.compile(r"\\?[A-Za-z](?:_\{?\w+\}?)?'{0,2}|\\[a-z]+")
 _SIDES = re.compile(r"(?<![<>!=:\\])=(?![=>])")
+_JOINING = re.compile(r"\\(?:text|mathrm|textrm|mbox)\s*\{\s*,?\s*(and|or)\s*\}")
+_ABOUT = re.compile(r"\\(?:approx|simeq|doteq)(?![A-Za-z])")
 
 
 @dataclass(frozen=True)
@@ -85,27 +60,35 @@ class Form:
     labelled: str | None
     """What stands after a choice letter: ``5`` in ``(E) 5``."""
     in_text: bool
+    about: str | None
+    """What stands after an approximation sign: ``0.33`` in ``1/3 ≈ 0.33``."""
 
 
 def read_form(raw: str) -> Form:
     """Take an answer apart; always succeeds."""
     tight = stripped(spelled(raw))
-    text = stripped(without_fonts(tight))
+    text = _OPTION.sub("", stripped(without_fonts(tight)))
     letter = _LETTER.fullmatch(text)
     choice = None if letter else _CHOICE.fullmatch(text)
     if choice and _OTHER_CHOICE.search(choice[3]):
         choice = None  # "(A)(B)(C)" answers nothing
-    body, percent, degrees, unit = _marks(tight)
-    body = inward(stripped(without_fonts(body)))
+    exact, *about = _ABOUT.split(tight, maxsplit=1)
+    if about and _BARE_NAME.fullmatch(stripped(exact)):  # "x ≈ 11" says no more than that
+        exact, *about = about
+    joined = stripped(_JOINING.sub(r" \1 ", exact))
+    several = is_list(joined)  # then each value has its own name, sides, unit and sign
+    body, percent, degrees, unit = (joined, False, False, None) if several else _marks(stripped(exact))
+    if not several:
+        body = inward(stripped(without_fonts(body)))
     if builder := _BUILDER.fullmatch(body):  # {x | x > 0} is what its condition says
         body = builder["condition"].strip()
-    several = is_list(body)  # then each value has its own name and sides
+    several = several or is_list(body)
     named = None if several else _NAME.fullmatch(body)
     rest = named["rest"] if named else body
     return Form(
         text=squeezed(text),
         body=body,
-        sides=(body,) if several else tuple(side.strip() for side in _SIDES.split(rest)),
+        sides=(body,) if several else tuple(side.strip() for side in cut(rest, _SIDES)),
         name=squeezed(named["name"]) if named else None,
         percent=percent,
         degrees=degrees,
@@ -113,65 +96,63 @@ def read_form(raw: str) -> Form:
         letter=letter[1] if letter else (choice[1] or choice[2]) if choice else None,
         labelled=choice[3].strip() if choice else None,
         in_text=tight.startswith("\\text") and "\\" not in tight[1:],
+        about=stripped(without_fonts(about[0])) if about else None,
     )
+
+
+def without_bare_names(sides: tuple[str, ...]) -> tuple[str, ...]:
+    """Sides of ``5 = x`` and ``x = y = 5`` that say something; all of them if none does."""
+    telling = tuple(s for s in sides if not _BARE_NAME.fullmatch(s))
+    return telling or sides
+
+
+def contradicts_itself(form: Form) -> bool:
+    """``5 ≈ 6``: a number, and an approximation of it that is more than a twentieth away."""
+    exact = parse_number(form.sides[-1])
+    about = parse_number(form.about) if form.about else None
+    if exact is None or about is None:
+        return False
+    return abs(exact.value - about.value) * 20 > abs(exact.value)
 
 
 def _marks(text: str) -> tuple[str, bool, bool, str | None]:
     percent = degrees = False
     unit = None
-    shorter = _CURRENCY.sub("", text)
-    if shorter != text:
-        text, unit = shorter, "dollar"
-    for _ in range(3):  # "5 \text{ cm}^2", "20^\circ \text{C}", "15 \text{ percent}"
+    if match := _CURRENCY.match(text):
+        text, unit = text[match.end() :], units.CURRENCY[match["sign"]]
+    if match := _TEMPERATURE.search(text):
+        text, degrees, unit = text[: match.start()], True, units.canonical(match["unit"], None)
+    for _ in range(4):  # "5 \text{ cm}^2", "20^\circ \text{C}", "2.5 \text{ million dollars}"
         if (match := _PERCENT.search(text)) and match.start():
             text, percent = text[: match.start()], True
         elif (match := _DEGREES.search(text)) and match.start():
             text, degrees = text[: match.start()], True
         elif match := _TEXT_UNIT.search(text):
-            words = match["unit"].lower()
-            if words.split()[0] in _NO_UNITS:
+            kind = units.kind_of(match["unit"])
+            if kind is None:
                 break
             text = text[: match.start()]
-            if words in ("percent", "degrees", "degree"):
-                percent, degrees = percent or words == "percent", degrees or words != "percent"
+            if kind == "unit":
+                words = match["unit"] + (f"/{match['per']}" if match["per"] else "")
+                unit = unit or units.canonical(words, match["power"])
+            elif kind in units.MAGNITUDES:
+                text = rf"{text} \times 10^{{{units.MAGNITUDES[kind]}}}"
             else:
-                unit = unit or _canonical(words, match["power"])
-        elif (match := _PLAIN_UNIT.search(text)) and _known(match["unit"]):
-            text, unit = text[: match.start()], unit or _canonical(match["unit"].lower(), match["power"])
+                percent, degrees = percent or kind == "percent", degrees or kind == "degrees"
+        elif (match := _PLAIN_UNIT.search(text)) and _plain(match["unit"]):
+            kind, text = units.kind_of(match["unit"]), text[: match.start()]
+            if kind in units.MAGNITUDES:
+                text = rf"{text} \times 10^{{{units.MAGNITUDES[kind]}}}"
+            else:
+                unit = unit or units.canonical(match["unit"], match["power"])
         else:
             break
         text = text.rstrip(" .,~\\")
     return text, percent, degrees, unit
 
 
-def _singular(word: str) -> str:
-    word = word.rstrip(".")
-    word = word[:-1] if len(word) > 2 and word.endswith("s") and word not in _KNOWN else word
-    return _SAME.get(word, word)
-
-
-def _known(words: str) -> bool:
-    parts = re.split(r"[ /]+", words.lower())
-    return all(p in ("per", "square", "cubic", "of") or p in _KNOWN or _singular(p) in _KNOWN for p in parts)
-
-
-def _canonical(words: str, power: str | None) -> str:
-    parts = [_singular(p) for p in re.split(r"[ /]+", words.replace(" per ", "/")) if p]
-    exponent = re.sub(r"[^\d\-]", "", power or "")
-    if parts and parts[0] in ("square", "cubic", "sq") and len(parts) > 1:
-        exponent, parts = ("3" if parts[0] == "cubic" else "2"), parts[1:]
-    return " ".join(parts) + (f"^{exponent}" if exponent else "")
-
-
-def units_differ(gold: Form, pred: Form, policy: str) -> bool:
-    """Whether the units alone make the prediction wrong."""
-    if policy == "strict":
-        return gold.unit != pred.unit
-    if gold.unit is None or pred.unit is None or gold.unit == pred.unit:
-        return False
-    return all(_singular(u.split("^")[0].split()[0]) in _SIMPLE for u in (gold.unit, pred.unit))
-
-
-_SIMPLE = {
-    _SAME.get(n, n) for group in ("length", "time", "mass", "money", "volume") for n in _UNIT_NAMES[group].split()
-}
+def _plain(words: str) -> bool:
+    """A unit that needs no upright type around it: known, and longer than a letter that may be a variable."""
+    if words.lower() in units.MAGNITUDES:
+        return True
+    return units.is_known(words) and (len(words) > 2 or words.lower() in ("cm", "mm", "km", "kg", "mg", "ml", "ft"))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from verl_grail.core.answers import AnswerPolicy, extract_answer
-from verl_grail.grading.compare import UNDECIDED, Decision, Leaf, Outcome, decide, undecided
+from verl_grail.grading.compare import UNDECIDED, Decision, Leaf, Outcome, decide, readable, undecided
 from verl_grail.grading.policy import GradingPolicy
-from verl_grail.grading.pool import default_workers, shared_pool
+from verl_grail.grading.pool import GradingPool, default_workers, shared_pool
 
 _SHOWN = 200
 """Characters of an answer that go into dumps and majority votes."""
@@ -28,7 +28,7 @@ def as_golds(gold: Any) -> list[str]:
 
 
 def decide_any(golds: Sequence[str], pred: str, policy: GradingPolicy, leaf: Leaf = undecided) -> Decision:
-    """The prediction against alternatives: correct for one is correct; a gold that is none counts only if all are."""
+    """The prediction against alternatives: correct for one is correct; undecided while one may be; else the first's."""
     results = []
     for gold in golds:
         results.append(decide(gold, pred, policy, leaf))
@@ -92,27 +92,31 @@ class Grader:
 
     def grade(self, response: str, gold: Any) -> Verdict:
         """The verdict on a response; always returns, in bounded time."""
-        golds = as_golds(gold)
-        if not golds:
-            return Verdict(Outcome.UNPARSEABLE_GOLD, extract_answer(response, self.answers), "empty")
         answer = extract_answer(response, self.answers)
+        # whether a gold can be read does not depend on the response: all of a prompt's rollouts share it
+        golds = [g for g in as_golds(gold) if _readable(self, g)]
+        if not golds:
+            return Verdict(Outcome.UNPARSEABLE_GOLD, answer, "gold")
         if answer is None:
-            # whether the gold can be read must not depend on the response: all of a prompt's rollouts share it
-            readable = _readable(self, tuple(golds))
-            return Verdict(Outcome.NO_ANSWER if readable else Outcome.UNPARSEABLE_GOLD)
-        decision = self.compare(golds, answer)
-        assert decision.outcome is not None
-        return Verdict(decision.outcome, answer, decision.rule)
-
-    def compare(self, golds: list[str], answer: str) -> Decision:
-        """The decision on an answer; by the workers if no exact rule makes it."""
+            return Verdict(Outcome.NO_ANSWER)
         decision = decide_any(golds, answer, self.policy)
-        if decision.outcome is not None:
-            return decision
-        pool = shared_pool(self.workers or default_workers(), self.seconds, self.memory_mb)
-        return pool.grade(golds, answer, self.policy)
+        if decision.outcome is None:
+            decision = self.pool.grade(golds, answer, self.policy)
+        outcome = decision.outcome
+        if outcome is Outcome.UNPARSEABLE_GOLD:  # an element of it, against this prediction
+            outcome = Outcome.WRONG
+        assert outcome is not None
+        return Verdict(outcome, answer, decision.rule)
+
+    @property
+    def pool(self) -> GradingPool:
+        """The workers of this process."""
+        return shared_pool(self.workers or default_workers(), self.seconds, self.memory_mb)
 
 
 @lru_cache(maxsize=4096)
-def _readable(grader: Grader, golds: tuple[str, ...]) -> bool:
-    return grader.compare(list(golds), "0").outcome is not Outcome.UNPARSEABLE_GOLD
+def _readable(grader: Grader, gold: str) -> bool:
+    verdict = readable(gold, lambda _: None)
+    if verdict is None:  # a gold that takes too long to read counts as readable: its own text answers it
+        verdict = grader.pool.grade([gold], None, grader.policy).outcome is not Outcome.UNPARSEABLE_GOLD
+    return verdict

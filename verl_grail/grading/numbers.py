@@ -33,12 +33,24 @@ _BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7,
 
 @dataclass(frozen=True)
 class Number:
-    """An exact value; ``decimal`` if it was written with a decimal point, ``base`` if it was written with a base."""
+    """An exact value.
+
+    Attributes:
+        places: digits after the decimal point, if it was written with one (scaled by a power of ten beside it).
+        base, digits: of a number written with a base.
+    """
 
     value: Fraction
-    decimal: bool = False
+    places: int | None = None
     base: int | None = None
     digits: str = ""
+
+    def times(self, factor: Fraction) -> Number:
+        """The number in another unit (percent): a hundredth moves the decimal point by two."""
+        if factor == 1:
+            return self
+        places = None if self.places is None else self.places + len(str(factor.denominator)) - 1
+        return Number(self.value * factor, places, self.base, self.digits)
 
 
 def parse_number(text: str) -> Number | None:
@@ -67,7 +79,7 @@ def _decimal(text: str) -> Number | None:
         return None
     whole, decimals = _plain(match["whole"] or "0"), match["decimals"] or ""
     value = Fraction(int(whole + decimals), 10 ** len(decimals))
-    return Number(_signed(match, value), decimal=bool(decimals), digits=whole)
+    return Number(_signed(match, value), places=len(decimals) or None, digits=whole)
 
 
 def _fraction(text: str) -> Number | None:
@@ -106,7 +118,8 @@ def _scientific(text: str) -> Number | None:
         return None
     mantissa = Fraction(match["mantissa"].replace(" ", ""))
     value = mantissa * Fraction(10) ** exponent
-    return Number(value, decimal="." in match["mantissa"] and value.denominator != 1)
+    places = len(match["mantissa"].partition(".")[2]) - exponent
+    return Number(value, places=places if "." in match["mantissa"] else None)
 
 
 def _based(text: str) -> Number | None:
@@ -136,9 +149,25 @@ def same_number(gold: Number, pred: Number, tolerance: float) -> bool:
 
 
 def close(gold: Number, pred: Number, tolerance: float) -> bool:
-    """Equal, or within the relative tolerance if one is a decimal and the gold is no integer."""
+    """Equal, or a decimal that stands for the other value (`slack`), unless the gold is an integer."""
     if gold.value == pred.value:
         return True
-    if gold.value.denominator == 1 or not (gold.decimal or pred.decimal):
+    if gold.value.denominator == 1:
         return False
-    return abs(gold.value - pred.value) <= Fraction(repr(tolerance)) * abs(gold.value)
+    bound = slack(gold, pred, tolerance)
+    return bound is not None and abs(gold.value - pred.value) <= bound
+
+
+def slack(gold: Number | None, pred: Number | None, tolerance: float) -> Fraction | None:
+    """How far two values may be apart: the relative tolerance, but no more than half of the last digit written.
+
+    The prediction's digits count if it has a decimal point, else the gold's; None if neither has one, or the prediction
+    is an integer. A side that is no plain number is None.
+    """
+    if pred is not None and pred.places is None and pred.value.denominator == 1:
+        return None
+    written = pred if pred is not None and pred.places is not None else gold
+    if written is None or written.places is None:
+        return None
+    largest = max(abs(n.value) for n in (gold, pred) if n is not None)
+    return min(Fraction(repr(tolerance)) * largest, Fraction(1, 2) * Fraction(10) ** -written.places)

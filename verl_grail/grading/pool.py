@@ -13,7 +13,6 @@ import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from verl_grail.grading.compare import Decision, Outcome
@@ -51,8 +50,11 @@ class GradingPool:
         self._heard = time.monotonic()
         self._closed = False
 
-    def submit(self, golds: list[str], pred: str, policy: GradingPolicy) -> Future[Decision]:
-        """Queue one comparison; the future never raises."""
+    def submit(self, golds: list[str], pred: str | None, policy: GradingPolicy) -> Future[Decision]:
+        """Queue one comparison, or, without a prediction, the question whether the gold can be read.
+
+        The future never raises.
+        """
         with self._lock:
             if self._closed:
                 raise RuntimeError("the grading pool is closed")
@@ -61,11 +63,15 @@ class GradingPool:
             task = self._tasks[self._next] = _Task(request)
             if len(self._tasks) == 1:
                 self._heard = time.monotonic()
-            self._send(task)
+            try:
+                self._send(task)
+            except OSError:
+                logger.exception("the grading server cannot be started")
+                self._give_up([self._next])
             return task.future
 
-    def grade(self, golds: list[str], pred: str, policy: GradingPolicy) -> Decision:
-        """Compare and wait."""
+    def grade(self, golds: list[str], pred: str | None, policy: GradingPolicy) -> Decision:
+        """`submit`, and wait."""
         future = self.submit(golds, pred, policy)
         while True:
             try:
@@ -110,24 +116,39 @@ class GradingPool:
         return self._server
 
     def _read(self, server: subprocess.Popen[str]) -> None:
-        assert server.stdout is not None
-        for line in server.stdout:
-            reply = json.loads(line)
-            with self._lock:
-                self._heard = time.monotonic()
-                task = self._tasks.pop(reply["id"], None)
-            if task is not None:
-                task.future.set_result(Decision(Outcome(reply["outcome"]), reply["rule"]))
+        try:
+            self._read_replies(server)
+        except Exception:  # whatever it is, nobody may wait for replies that no thread reads
+            logger.exception("the grading server's replies cannot be read")
+            server.kill()
         code = server.wait()
         with self._lock:
             if self._closed or self._server is not server:
                 return
             self._server = None
-            again = [n for n, t in self._tasks.items() if t.attempts < _ATTEMPTS]
-            logger.warning("the grading server ended with status %s; %d tasks are sent again", code, len(again))
-            self._give_up([n for n in self._tasks if n not in again])
+            self._send_again(code)
+
+    def _read_replies(self, server: subprocess.Popen[str]) -> None:
+        assert server.stdout is not None
+        for line in server.stdout:
+            reply = json.loads(line)
+            decision = Decision(Outcome(reply["outcome"]), reply["rule"])
+            with self._lock:
+                self._heard = time.monotonic()
+                task = self._tasks.pop(reply["id"], None)
+            if task is not None:
+                task.future.set_result(decision)
+
+    def _send_again(self, code: int) -> None:
+        again = [n for n, t in self._tasks.items() if t.attempts < _ATTEMPTS]
+        logger.warning("the grading server ended with status %s; %d tasks are sent again", code, len(again))
+        self._give_up([n for n in self._tasks if n not in again])
+        try:
             for number in again:
                 self._send(self._tasks[number])
+        except OSError:  # no process or memory for a new server
+            logger.exception("the grading server cannot be started again")
+            self._give_up(list(self._tasks))
 
     def _check_alive(self) -> None:
         with self._lock:
@@ -139,19 +160,23 @@ class GradingPool:
 
     def _give_up(self, numbers: list[int]) -> None:
         for number in numbers:
-            self._tasks.pop(number).future.set_result(Decision(Outcome.CRASHED, "server"))
+            task = self._tasks.pop(number, None)
+            if task is not None:
+                task.future.set_result(Decision(Outcome.CRASHED, "server"))
 
 
-@lru_cache(maxsize=8)
-def _pool(_process: int, workers: int, seconds: float, memory_mb: int) -> GradingPool:
-    pool = GradingPool(workers, seconds, memory_mb)
-    atexit.register(pool.close)
-    return pool
+_pools: dict[tuple[int, int, float, int], GradingPool] = {}
+_pools_lock = threading.Lock()
 
 
 def shared_pool(workers: int, seconds: float, memory_mb: int) -> GradingPool:
     """This process's pool of these dimensions; a forked child gets one of its own."""
-    return _pool(os.getpid(), workers, seconds, memory_mb)
+    key = (os.getpid(), workers, seconds, memory_mb)
+    with _pools_lock:
+        if key not in _pools:
+            _pools[key] = GradingPool(workers, seconds, memory_mb)
+            atexit.register(_pools[key].close)
+        return _pools[key]
 
 
 def default_workers() -> int:

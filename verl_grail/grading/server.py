@@ -41,7 +41,7 @@ def outcome_of(future: Future) -> tuple[str, str]:
 def serve(requests: IO[str], replies: IO[str], workers: int, seconds: float, memory_mb: int) -> None:
     """Answer requests until there are no more."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["verl_grail.grading.work"])
+    context.set_forkserver_preload(["verl_grail.grading.work", "verl_grail.grading.preload"])
     lock = threading.Lock()
 
     def reply(number: int, future: Future) -> None:
@@ -56,7 +56,10 @@ def serve(requests: IO[str], replies: IO[str], workers: int, seconds: float, mem
     try:
         for line in requests:
             task = json.loads(line)
-            future = pool.schedule(work.work, (task["golds"], task["pred"], task["policy"]), timeout=seconds)
+            if task["pred"] is None:
+                future = pool.schedule(work.read_gold, (task["golds"][0],), timeout=seconds)
+            else:
+                future = pool.schedule(work.work, (task["golds"], task["pred"], task["policy"]), timeout=seconds)
             future.add_done_callback(partial(reply, task["id"]))
     finally:
         pool.stop()

@@ -6,8 +6,8 @@ import resource
 import signal
 from functools import partial
 
-from verl_grail.grading.compare import Decision, Outcome
-from verl_grail.grading.expressions import compare_expressions
+from verl_grail.grading.compare import Decision, Outcome, readable
+from verl_grail.grading.expressions import compare_expressions, read
 from verl_grail.grading.grade import decide_any
 from verl_grail.grading.policy import GradingPolicy
 
@@ -18,6 +18,12 @@ def start(memory_mb: int) -> None:
     limit = memory_mb << 20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def read_gold(gold: str) -> tuple[str, str]:
+    """Whether a gold can be graded against, as an outcome: correct, or unparseable_gold."""
+    verdict = readable(gold, lambda text: read(text) is not None)
+    return (Outcome.CORRECT if verdict else Outcome.UNPARSEABLE_GOLD).value, "gold"
 
 
 def work(golds: list[str], pred: str, policy: dict) -> tuple[str, str]:
