@@ -140,6 +140,7 @@ GOLDS = (
     "even",
 )
 HANGING = ("7 + 5^{5^{5^{5^{5}}}}", "10^{10^{10}}+x", "(10^9)!!", "\\sum_{n=1}^{10^{12}} \\sin(n)^{n}")
+_PORTION = 500
 
 
 @dataclass(frozen=True)
@@ -207,9 +208,9 @@ def soak(n: int, seed: int, threads: int, seconds: float) -> dict:
             wrong.append((i, trouble))
 
     start = time.perf_counter()
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in track(pool.map(one, range(n)), "grading", total=n):
-            pass
+    with ThreadPoolExecutor(threads) as pool:  # in portions: n futures at once would count as growth
+        for portion in track(range(0, n, _PORTION), "grading"):
+            list(pool.map(one, range(portion, min(portion + _PORTION, n))))
     total = time.perf_counter() - start
     after = this.memory_info().rss
     server = shared_pool(default_workers(), seconds, grader.memory_mb)._server

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import signal
+import sys
 from functools import partial
 
 from verl_grail.grading.compare import Decision, Outcome, readable
@@ -11,10 +13,16 @@ from verl_grail.grading.expressions import compare_expressions, read
 from verl_grail.grading.grade import decide_any
 from verl_grail.grading.policy import GradingPolicy
 
+_DIE_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
 
 def start(memory_mb: int) -> None:
     """Bound this worker's memory, and let the pool's SIGTERM end it whatever it is doing."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        # a worker that hangs would outlive its server: die with the process it was forked from, which ends with that
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     limit = memory_mb << 20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
