@@ -55,7 +55,7 @@ def make_inputs(n: int, share: float, seed: int) -> list[tuple[str, str, bool | 
         right = rng.random() < 0.5
         answer = same if right else f"{a + b + 1}"
         if i in hung:
-            # a signal can interrupt the first kind, and no signal the second: one call of a C function
+            # a tower of powers, and one power that does not fit into memory
             answer = f"{a} + 5^{{5^{{5^{{5^{{5}}}}}}}}" if len(rows) % 2 else f"{a} + 7^{{10^{{10}}}}"
         text = "".join(rng.choice(SENTENCES) for _ in range(rng.randint(5, 25)))
         rows.append((f"{text}So the answer is \\boxed{{{answer}}}.", gold, None if i in hung else answer == same))

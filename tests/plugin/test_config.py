@@ -164,6 +164,52 @@ def test_runs_that_cannot_be_honoured_fail_naming_the_key(run_config, overrides,
         check_run(config)
 
 
+MEGATRON = "actor_rollout_ref.actor.megatron"
+
+
+@pytest.mark.parametrize(
+    "overrides,message",
+    [
+        ([f"{MEGATRON}.dynamic_context_parallel=True"], r"actor\.megatron\.dynamic_context_parallel=True"),
+        (["actor_rollout_ref.model.mtp.enable=True"], r"actor_rollout_ref\.model\.mtp\.enable=True"),
+        ([f"+{MEGATRON}.override_transformer_config.enable_cuda_graph=True"], r"enable_cuda_graph=True"),
+        ([f"+{MEGATRON}.override_transformer_config.cuda_graph_impl=local"], r"cuda_graph_impl=local"),
+        ([f"{MEGATRON}.use_remove_padding=False"], r"actor\.megatron\.use_remove_padding=False"),
+        ([f"{MEGATRON}.router_replay.mode=R2"], r"actor\.megatron\.router_replay\.mode=R2"),
+        ([f"{MEGATRON}.dtype=float16"], r"actor\.megatron\.dtype=float16 underflows"),
+        (["actor_rollout_ref.model.use_fused_kernels=True"], r"actor_rollout_ref\.model\.use_fused_kernels=True"),
+    ],
+)
+def test_megatron_runs_that_cannot_be_honoured(run_config, overrides, message):
+    megatron = ["model_engine=megatron", "actor_rollout_ref.actor.strategy=megatron"]
+    check_run(run_config(*megatron))
+    with pytest.raises(ConfigError, match=message):
+        check_run(run_config(*megatron, *overrides))
+
+
+def test_megatron_needs_its_package(run_config, monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None)
+    with pytest.raises(ConfigError, match=r"strategy=megatron needs megatron-core"):
+        check_run(run_config("model_engine=megatron", "actor_rollout_ref.actor.strategy=megatron"))
+
+
+def test_token_budgets_count_the_context_parallel_ranks(run_config):
+    from verl_grail.plugin.passes import pass_limits
+
+    config = run_config(
+        "model_engine=megatron",
+        "actor_rollout_ref.actor.strategy=megatron",
+        f"{MEGATRON}.context_parallel_size=2",
+        "actor_rollout_ref.actor.use_dynamic_bsz=True",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=100",
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=300",
+    )
+    forward, backward = pass_limits(config, check_run(config))
+    assert (forward.tokens, backward.tokens) == (600, 200)
+
+
 FUNCTION = "reward.custom_reward_function.path=reward_fns/"
 KWARGS = "reward.custom_reward_function.reward_kwargs"
 

@@ -26,7 +26,11 @@ def pass_limits(config: DictConfig, settings: Settings) -> tuple[Limits, Limits]
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     ours = settings.signals
     if actor.use_dynamic_bsz:
-        places = ("fsdp_config.ulysses_sequence_parallel_size", "ulysses_sequence_parallel_size")  # the second: old
+        places = (
+            "fsdp_config.ulysses_sequence_parallel_size",
+            "ulysses_sequence_parallel_size",  # its old place
+            "megatron.context_parallel_size",
+        )
         sp = max(int(OmegaConf.select(actor, place) or 1) for place in places)
         backward = ours.backward_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu
         return Limits(tokens=rollout.log_prob_max_token_len_per_gpu * sp), Limits(tokens=backward * sp)

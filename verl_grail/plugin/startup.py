@@ -10,6 +10,7 @@ repeats them in its workers.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -66,8 +67,12 @@ def _check_trainer(config: DictConfig, settings: Settings) -> None:
 
 def _check_actor(config: DictConfig) -> None:
     strategy = _get(config, "actor_rollout_ref.actor.strategy")
-    if strategy not in ("fsdp", "fsdp2"):
-        raise ConfigError(f"actor_rollout_ref.actor.strategy={strategy} is not supported yet: set it to fsdp2 or fsdp")
+    if strategy == "megatron":
+        _check_megatron(config)
+    elif strategy not in ("fsdp", "fsdp2"):
+        raise ConfigError(
+            f"actor_rollout_ref.actor.strategy={strategy} is not supported: set it to fsdp2, fsdp or megatron"
+        )
     refused = {
         "actor_rollout_ref.model.use_fused_kernels": "the fused kernels never call the output layer, where the signals "
         "are taken; our pass does not materialise the logits either, so set it to False",
@@ -100,6 +105,48 @@ def _check_actor(config: DictConfig) -> None:
         )
     if _get(config, "actor_rollout_ref.rollout.temperature", 1.0) <= 0:
         raise ConfigError("actor_rollout_ref.rollout.temperature must be above 0: the answer loss divides by it")
+
+
+def _check_megatron(config: DictConfig) -> None:
+    """What the pass on verl's Megatron engine cannot honour; each would be wrong without a word."""
+    actor = "actor_rollout_ref.actor"
+    refused = {
+        f"{actor}.megatron.dynamic_context_parallel": "its micro-batches are scheduled per step over all data-parallel "
+        "ranks, and the signal pass plans its own; set it to False",
+        "actor_rollout_ref.model.mtp.enable": "multi-token prediction calls the embeddings and the output layer "
+        "again; set it to False",
+        f"{actor}.megatron.use_megatron_fsdp": "its parameters are sharded in a way the pass was never tried "
+        "with; set it to False",
+        f"{actor}.megatron.override_transformer_config.enable_cuda_graph": "replayed graphs do not call the hooks that "
+        "the signals are taken with; set it to False",
+    }
+    for key, why in refused.items():
+        if _get(config, key, False):
+            raise ConfigError(f"{key}=True: {why}")
+    graphs = _get(config, f"{actor}.megatron.override_transformer_config.cuda_graph_impl", "none")
+    if graphs != "none":
+        raise ConfigError(
+            f"{actor}.megatron.override_transformer_config.cuda_graph_impl={graphs}: replayed graphs do not call the "
+            "hooks that the signals are taken with; set it to none"
+        )
+    if not _get(config, f"{actor}.megatron.use_remove_padding", True):
+        raise ConfigError(
+            f"{actor}.megatron.use_remove_padding=False: the signal pass works on packed sequences; set it to True"
+        )
+    mode = _get(config, f"{actor}.megatron.router_replay.mode", "disabled")
+    if mode != "disabled":
+        raise ConfigError(
+            f"{actor}.megatron.router_replay.mode={mode}: routes are recorded and replayed in verl's own log-prob "
+            "pass, whose place the signal pass takes; set it to disabled"
+        )
+    dtype = _get(config, f"{actor}.megatron.dtype", "bfloat16")
+    if dtype in ("fp16", "float16"):
+        raise ConfigError(f"{actor}.megatron.dtype={dtype} underflows answer-loss gradients: set it to bfloat16")
+    # megatron-core and mbridge are not dependencies: most runs do not need them
+    if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("megatron.core") is None:
+        raise ConfigError(
+            f"{actor}.strategy=megatron needs megatron-core, which is not installed: pip install 'verl-grail[megatron]'"
+        )
 
 
 def _check_weighting(config: DictConfig, settings: Settings) -> None:

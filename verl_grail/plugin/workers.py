@@ -9,7 +9,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from verl_grail import __version__
-from verl_grail.signals.fsdp import SignalPass, check_engine
+from verl_grail.signals.engines import check_built_engine, make_pass
 from verl_grail.signals.request import PassRequest
 
 
@@ -19,7 +19,7 @@ class _SignalWorker:
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def check_signals(self, leaf: str) -> str:
         """Refuse a built model that the pass cannot work with; returns the version installed on this node."""
-        check_engine(self.actor.engine, leaf)
+        check_built_engine(self.actor.engine, leaf)
         return __version__
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
@@ -28,7 +28,7 @@ class _SignalWorker:
         request = PassRequest(**tu.get_non_tensor_data(data, "signal_request", None))
         engine = self.actor.engine
         with engine.eval_mode():
-            output = SignalPass(engine, request).run(data)
+            output = make_pass(engine, request).run(data)
         return tu.get_tensordict(output).cpu() if engine.is_mp_src_rank_with_outputs() else None
 
 

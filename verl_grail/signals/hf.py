@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -28,15 +29,12 @@ def _base_model(module: torch.nn.Module) -> torch.nn.Module:
     return module.get_base_model() if hasattr(module, "get_base_model") else module
 
 
-def find_parts(module: torch.nn.Module) -> ModelParts:
-    """Locate the parts, or refuse the model.
+def check_config(config: Any, name: str) -> None:
+    """Refuse what a Hugging Face config tells, for any engine.
 
     Raises:
-        ConfigError: no plain linear output layer, scaled or soft-capped logits, a vision model, or no decoder blocks.
+        ConfigError: scaled or soft-capped logits, or a vision model.
     """
-    model = _base_model(module)
-    config = model.config
-    name = type(model).__name__
     for key in _SCALED_LOGITS:
         if getattr(config, key, None) not in (None, 1, 1.0):
             raise ConfigError(
@@ -45,6 +43,17 @@ def find_parts(module: torch.nn.Module) -> ModelParts:
             )
     if hasattr(config, "vision_config"):
         raise ConfigError(f"{_MODEL}: {name} takes images; GRAIL and GAR work on text models only so far")
+
+
+def find_parts(module: torch.nn.Module) -> ModelParts:
+    """Locate the parts, or refuse the model.
+
+    Raises:
+        ConfigError: no plain linear output layer, scaled or soft-capped logits, a vision model, or no decoder blocks.
+    """
+    model = _base_model(module)
+    name = type(model).__name__
+    check_config(model.config, name)
     head = getattr(model.get_output_embeddings(), "_fsdp_wrapped_module", model.get_output_embeddings())
     if type(head).__name__.removeprefix("FSDP") != "Linear" or not isinstance(head, torch.nn.Linear):
         raise ConfigError(
