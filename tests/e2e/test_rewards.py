@@ -17,8 +17,9 @@ SECONDS = 1.0
 
 @pytest.fixture(scope="module")
 def calm(verl):
-    """The same run with nothing that hangs, and with golds that cannot be read: every seventh."""
-    return verl("calm", [*BOTH, GRADER, f"{KWARGS}.seconds={SECONDS}", f"{KWARGS}.spoil_every=7"], steps=3)
+    """The same run with nothing that hangs, golds that cannot be read (every seventh), and two reward workers."""
+    settings = [f"{KWARGS}.seconds={SECONDS}", f"{KWARGS}.spoil_every=7", "reward.num_workers=2"]
+    return verl("calm", [*BOTH, GRADER, *settings], steps=3)
 
 
 @pytest.fixture(scope="module")

@@ -150,6 +150,11 @@ def run_pass(
     data = batch_of([rows[i] for i in order], [plans[i] for i in order])
     with engine.eval_mode():
         out = SignalPass(engine, request).run(data)
+    return by_row(rows, order, out)
+
+
+def by_row(rows: list[Row], order: list[int], out: dict[str, torch.Tensor]) -> dict[int, dict[str, torch.Tensor]]:
+    """A pass's output by row index, cut to the response where it is full length."""
     results: dict[int, dict[str, torch.Tensor]] = {}
     for k, i in enumerate(order):
         p = len(rows[i].prompt)

@@ -6,9 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from tests.signals.engines import batch_of
+from tests.signals.engines import batch_of, by_row
 from tests.signals.tiny import Row
 from verl_grail.signals.request import PassRequest
 
@@ -111,11 +109,4 @@ def run_pass(engine, rows: list[Row], order: list[list[int]], plans, request: Pa
         out = MegatronPass(engine, request).run(data)
     if not engine.is_mp_src_rank_with_outputs():
         return {}
-    results: dict[int, dict[str, torch.Tensor]] = {}
-    for k, i in enumerate(mine):
-        p = len(rows[i].prompt)
-        results[i] = {}
-        for name, value in out.items():
-            row = value[k].clone()
-            results[i][name] = row[p - 1 : -1] if name in ("log_probs", "entropy") else row
-    return results
+    return by_row(rows, mine, out)

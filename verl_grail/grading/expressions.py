@@ -168,7 +168,9 @@ def _same_sets(g: Any, p: Any) -> bool:
     relations = [_canonical(v) for v in (g, p)]
     if None not in relations and relations[0] == relations[1]:
         return True
-    return bool(verify(g, p, timeout_seconds=None))
+    # math-verify turns one of its two sides into a set, so the order matters
+    pairs = ((g, p), (p, g))
+    return any(verify(a, b, timeout_seconds=None, allow_set_relation_comp=True) for a, b in pairs)
 
 
 def _canonical(value: Any) -> frozenset | None:
