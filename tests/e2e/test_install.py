@@ -78,7 +78,7 @@ def test_importing_verl_imports_nothing_of_ours_that_is_heavy(wheel_python, tmp_
         import sys, verl
         ours = sorted(m for m in sys.modules if m.startswith("verl_grail"))
         light = {"verl_grail", "verl_grail.cpu", "verl_grail.plugin", "verl_grail.plugin.startup", "verl_grail.config"}
-        assert set(ours) <= light, ours
+        assert {m for m in ours if not m.startswith("verl_grail.config.")} <= light, ours
         assert "verl.trainer.ppo.v1" not in sys.modules and "verl.experimental.reward_loop" not in sys.modules
     """
     _run(wheel_python, code, tmp_path, VERL_PLATFORM="")

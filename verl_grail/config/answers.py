@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from verl_grail.config.section import ConfigError, Section
-from verl_grail.core.answers import AnswerPolicy
+
+if TYPE_CHECKING:
+    from verl_grail.core.answers import AnswerPolicy
 
 
 @dataclass
@@ -44,6 +46,8 @@ class AnswersConfig(Section):
         Raises:
             ConfigError: a setting is wrong, or the function cannot be loaded.
         """
+        from verl_grail.core.answers import AnswerPolicy  # not with every import of verl
+
         try:
             return AnswerPolicy(which=which, **asdict(self))
         except ValueError as e:

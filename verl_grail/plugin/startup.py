@@ -19,9 +19,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_grail.config import MODE_KEY, OUR_MODES, STOCK_MODES, ConfigError, Settings, load_settings
-from verl_grail.core.answers import AnswerPolicy
-from verl_grail.grading.options import make_grader
-from verl_grail.grading.strict import split_options
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +197,11 @@ def _check_reward_function(config: DictConfig, settings: Settings) -> None:
     path = Path(str(_get(config, "reward.custom_reward_function.path", "")))
     if path.name not in _GRADERS or path.parent.name != "reward_fns":
         return
+    # this module is imported with verl, in every process; the graders are not needed in most
+    from verl_grail.core.answers import AnswerPolicy
+    from verl_grail.grading.options import make_grader
+    from verl_grail.grading.strict import split_options
+
     node = OmegaConf.select(config, _KWARGS)
     kwargs = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else {}
     assert isinstance(kwargs, dict)
