@@ -102,10 +102,9 @@ def test_a_killed_server_is_replaced_and_its_tasks_sent_again(pool):
 def test_memory_is_bounded():
     small = GradingPool(workers=1, seconds=30.0, memory_mb=512)
     try:
-        start = time.monotonic()
-        outcome = small.grade(["x"], "x + (2^{2^{33}})^{2}", POLICY).outcome  # 2^33 bits are a gigabyte
-        assert outcome in (Outcome.CRASHED, Outcome.UNPARSEABLE_PRED, Outcome.WRONG)
-        assert time.monotonic() - start < 25
+        # 2^33 bits are a gigabyte; with room for it, this runs into the deadline instead
+        decision = small.grade(["x"], "x + (2^{2^{33}})^{2}", POLICY)
+        assert (decision.outcome, decision.rule) == (Outcome.CRASHED, "MemoryError")
         assert small.grade(["x+1"], "1+x", POLICY).correct
     finally:
         small.close()
