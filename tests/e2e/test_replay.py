@@ -16,7 +16,8 @@ def _skip(cache) -> list[str]:
 
 def _comparable(metrics: dict[str, float]) -> dict[str, float]:
     """Everything but times, throughput, memory, our own names, and the age of rollouts, which a replay renumbers."""
-    left_out = ("timing", "perf/", "grail/", "gar/", "training/off_policy/")
+    ours = ("grail/", "gar/", "reward/rows/", "reward/graded_rate", "reward/correct_rate")
+    left_out = ("timing", "perf/", "training/off_policy/", *ours)
     return {k: v for k, v in metrics.items() if not k.startswith(left_out) and "/perf/" not in k}
 
 

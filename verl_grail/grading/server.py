@@ -16,6 +16,7 @@ import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
+from multiprocessing import forkserver
 from typing import IO
 
 from pebble import CONSTS, ProcessPool
@@ -42,6 +43,7 @@ def serve(requests: IO[str], replies: IO[str], workers: int, seconds: float, mem
     """Answer requests until there are no more."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["verl_grail.grading.work", "verl_grail.grading.preload"])
+    forkserver.ensure_running()  # from the main thread, since it dies with the thread that starts it
     lock = threading.Lock()
 
     def reply(number: int, future: Future) -> None:

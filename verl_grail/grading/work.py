@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
 import signal
 import sys
@@ -17,12 +18,33 @@ _DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
 
+_fork_server = 0
+"""Process that workers are forked from; set in it, so they know whom they must not outlive."""
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when the thread that started it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+
+
+def become_fork_server() -> None:
+    """Die with the grading server, and let workers forked from here know this process.
+
+    multiprocessing's fork server ends when nobody holds its pipe any more, but a worker holds it too: one that hangs
+    would keep both alive for ever.
+    """
+    global _fork_server
+    _fork_server = os.getpid()
+    die_with_parent()
+
+
 def start(memory_mb: int) -> None:
     """Bound this worker's memory, and let the pool's SIGTERM end it whatever it is doing."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        # a worker that hangs would outlive its server: die with the process it was forked from, which ends with that
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
+    if os.getppid() != _fork_server:  # it ended before the line above, which then came too late
+        os._exit(1)
     limit = memory_mb << 20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
