@@ -97,37 +97,59 @@ def task_overrides(task: Path, n_ranks: int, mode: str, **sizes) -> list[str]:
     ]
 
 
+def run_overrides(folder: Path, address: str | None, steps: int) -> list[str]:
+    """Where a run finds its cluster (None: in RAY_ADDRESS), and where it leaves what it writes."""
+    env = "+ray_kwargs.ray_init.runtime_env.env_vars"
+    return [
+        *([f"+ray_kwargs.ray_init.address={address}"] if address else []),
+        # the trainer runs in a worker of the cluster, which does not see this command's environment
+        f"{env}.VERL_FILE_LOGGER_PATH={folder}/metrics.jsonl",
+        f"{env}.TENSORBOARD_DIR={folder}/board",
+        f"{env}.WANDB_DIR={folder}",
+        f"{env}.WANDB_MODE=offline",
+        "ray_kwargs.ray_init.num_cpus=null",
+        f"trainer.total_training_steps={steps}",
+        f"trainer.default_local_dir={folder}/checkpoints",
+        f"trainer.rollout_data_dir={folder}/rollouts",
+        "trainer.logger=[console,file]",
+        f"hydra.run.dir={folder}/hydra",
+    ]
+
+
+def launch(command: list[str], folder: Path, ok: bool | None = True, **env: str) -> Run:
+    """Run a command to its end. ``ok``: whether it has to succeed (None: see for yourself)."""
+    env = {**os.environ, **cpu_env(), **env}
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=600)
+    log = done.stdout + done.stderr
+    (folder / "log.txt").write_text(log)
+    if ok is not None:
+        assert (done.returncode == 0) == ok, log[-6000:]
+    return Run(folder, log)
+
+
 @pytest.fixture(scope="session")
 def verl(task, cluster, tmp_path_factory):
-    """Run verl's trainer: ``verl(name, overrides, mode=..., n_ranks=..., steps=..., folder=...)``."""
+    """Run verl's trainer: ``verl(name, overrides, mode=..., n_ranks=..., steps=..., folder=...)``.
 
-    def run(name, overrides=(), mode="grail_sync", n_ranks=1, steps=2, folder=None, ok=True, data=None, **sizes) -> Run:
+    ``without``: texts; overrides of the small run that hold one of them are left out. ``address``: another cluster.
+    """
+
+    def run(
+        name,
+        overrides=(),
+        mode="grail_sync",
+        n_ranks=1,
+        steps=2,
+        folder=None,
+        ok=True,
+        data=None,
+        without=(),
+        address=cluster,
+        **sizes,
+    ) -> Run:
         folder = folder or tmp_path_factory.mktemp(name)
-        args = task_overrides(data or task, n_ranks, mode, **sizes)
-        args += [
-            f"+ray_kwargs.ray_init.address={cluster}",
-            # the trainer runs in a worker of the cluster, which does not see this command's environment
-            f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH={folder}/metrics.jsonl",
-            f"+ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR={folder}/board",
-            f"+ray_kwargs.ray_init.runtime_env.env_vars.WANDB_DIR={folder}",
-            "+ray_kwargs.ray_init.runtime_env.env_vars.WANDB_MODE=offline",
-            "ray_kwargs.ray_init.num_cpus=null",
-            f"trainer.total_training_steps={steps}",
-            f"trainer.default_local_dir={folder}/checkpoints",
-            f"trainer.rollout_data_dir={folder}/rollouts",
-            "trainer.logger=[console,file]",
-            f"hydra.run.dir={folder}/hydra",
-            *overrides,
-        ]
-        env = {**os.environ, **cpu_env()}
-        command = [sys.executable, "-m", "verl.trainer.main_ppo", *args]
-        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=600)
-        log = done.stdout + done.stderr
-        (folder / "log.txt").write_text(log)
-        if ok:
-            assert done.returncode == 0, log[-6000:]
-        else:
-            assert done.returncode != 0
-        return Run(folder, log)
+        args = [o for o in task_overrides(data or task, n_ranks, mode, **sizes) if not any(w in o for w in without)]
+        args += [*run_overrides(folder, address, steps), *overrides]
+        return launch([sys.executable, "-m", "verl.trainer.main_ppo", *args], folder, ok)
 
     return run

@@ -84,14 +84,14 @@ def test_importing_verl_imports_nothing_of_ours_that_is_heavy(wheel_python, tmp_
     _run(wheel_python, code, tmp_path, VERL_PLATFORM="")
 
 
-def test_info_command(wheel_python, tmp_path):
+def test_doctor_here(wheel_python, tmp_path):
     done = subprocess.run(
-        [str(wheel_python), "-m", "verl_grail.cli", "info"], cwd=tmp_path, env={**os.environ, **cpu_env()},
+        [str(wheel_python), "-m", "verl_grail.cli", "doctor"], cwd=tmp_path, env={**os.environ, **cpu_env()},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0 and "MISSING" not in done.stdout and "grail_separate_async" in done.stdout
+    assert done.returncode == 0 and "grail_separate_async" in done.stdout and "wrong" not in done.stdout, done
     off = subprocess.run(
-        [str(wheel_python), "-m", "verl_grail.cli", "info"], cwd=tmp_path,
+        [str(wheel_python), "-m", "verl_grail.cli", "doctor"], cwd=tmp_path,
         env={**os.environ, "VERL_PLATFORM": "", "VERL_USE_EXTERNAL_PLUGINS": "none"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

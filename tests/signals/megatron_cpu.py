@@ -40,6 +40,11 @@ def _on_cpu(function):
 
 
 class _Stream:
+    """A class, since annotations such as ``torch.cuda.Stream | None`` are evaluated (transformers)."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
     def __getattr__(self, name):
         return lambda *args, **kwargs: _Stream()
 
@@ -87,7 +92,7 @@ def _install_experts() -> None:
     import megatron.core.transformer.moe.moe_utils as moe_utils
     import megatron.core.transformer.moe.token_dispatcher as dispatcher
 
-    torch.cuda.Stream = lambda *args, **kwargs: _Stream()
+    torch.cuda.Stream = _Stream
     torch.cuda.current_stream = lambda *args, **kwargs: _Stream()
     torch.cuda.stream = lambda *args, **kwargs: contextlib.nullcontext()
     torch.Tensor.record_stream = lambda self, *args: None
@@ -168,6 +173,27 @@ class PackedAttention(torch.nn.Module):
         return out.reshape(out.shape[0], -1)
 
 
+class GroupedLinear(torch.nn.Module):
+    """One weight per expert of this rank, under TransformerEngine's names; for both of its grouped linear layers.
+
+    Without expert tensor parallelism.
+    """
+
+    def __init__(self, num_gemms, input_size, output_size, *, config, pg_collection, **kwargs):
+        super().__init__()
+        self.num_gemms = num_gemms
+        for i in range(num_gemms):
+            weight = torch.nn.Parameter(torch.zeros(output_size, input_size, dtype=config.params_dtype))
+            weight.allreduce = pg_collection.ep.size() == 1  # distributed/distributed_data_parallel.py
+            self.register_parameter(f"weight{i}", weight)
+
+    def forward(self, x, splits):
+        weights = [getattr(self, f"weight{i}") for i in range(self.num_gemms)]
+        return torch.cat(
+            [torch.nn.functional.linear(p, w) for p, w in zip(x.split(splits), weights, strict=True)]
+        ), None
+
+
 def register_bridges() -> None:
     """mbridge's Qwen3, Llama and Qwen3-MoE with CPU modules; `register_model` is its extension point."""
     from mbridge.core import register_model
@@ -180,7 +206,7 @@ def register_bridges() -> None:
     from megatron.core.transformer.enums import AttnMaskType
     from megatron.core.transformer.identity_op import IdentityOp
     from megatron.core.transformer.mlp import MLP, MLPSubmodules
-    from megatron.core.transformer.moe.experts import SequentialMLP
+    from megatron.core.transformer.moe.experts import TEGroupedMLP
     from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
     from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
@@ -209,8 +235,8 @@ def register_bridges() -> None:
             k_layernorm=norm,
         )
         if config.num_moe_experts:
-            plain = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
-            experts = ModuleSpec(module=SequentialMLP, submodules=plain)
+            grouped = MLPSubmodules(linear_fc1=GroupedLinear, linear_fc2=GroupedLinear)
+            experts = ModuleSpec(module=TEGroupedMLP, submodules=grouped)
             mlp = ModuleSpec(module=MoELayer, submodules=MoESubmodules(experts=experts))
         else:
             mlp = ModuleSpec(

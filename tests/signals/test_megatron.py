@@ -22,6 +22,7 @@ NAMES = {
     "qwen3_tied": dict(kind="qwen3", tied=True),
     "llama": dict(kind="llama", tied=False),
     "llama_tied": dict(kind="llama", tied=True),
+    "qwen3_moe": dict(kind="qwen3_moe", tied=False),
 }
 
 
@@ -101,6 +102,23 @@ OTHERS = [
 def test_other_models(models, name, layout):
     path, model = models[name]
     compare(run(path, layout, Limits(rows=3)), model)
+
+
+EXPERTS = [
+    Layout(),
+    Layout(dp=2, ep=2),
+    Layout(tp=2, ep=2),
+    Layout(tp=2, pp=2, ep=2),
+    Layout(pp=2, dp=2, ep=2, distributed_optimizer=True),
+    Layout(cp=2, ep=2),
+]
+
+
+@pytest.mark.parametrize("layout", EXPERTS, ids=str)
+def test_experts(models, layout):
+    """Experts on different ranks: a rank's tokens go through experts of others and come back."""
+    path, model = models["qwen3_moe"]
+    compare(run(path, layout, Limits(tokens=40)), model)
 
 
 @pytest.mark.parametrize("leaf", ["first", "middle", "last"])

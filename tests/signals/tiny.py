@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 VOCAB = 97
 
@@ -31,6 +38,9 @@ def build_model(kind: str = "qwen3", tied: bool = False, layers: int = 3, seed: 
     )
     if kind == "qwen3":
         model = Qwen3ForCausalLM(Qwen3Config(**{**size, "head_dim": 8, **changes}))
+    elif kind == "qwen3_moe":
+        experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True)
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**{**size, "head_dim": 8, **experts, **changes}))
     else:
         model = LlamaForCausalLM(LlamaConfig(**{**size, **changes}))
     return model.float().eval()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
+from ray.exceptions import RayError
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
@@ -154,7 +155,15 @@ class SignalRunner:
             fields=list(PASS_FIELDS),
             extra_info={"signal_request": request.to_dict()},
         )
-        output = self._wg.compute_signals(meta)
+        try:
+            output = self._wg.compute_signals(meta)
+        except RayError as e:  # a worker that died, or raised: of several, the first that Ray heard of
+            rows = "expert solutions" if partition == ANCHOR_PARTITION else "rollouts"
+            raise RuntimeError(
+                f"the signal pass over {len(keys)} {rows} failed on the actor workers ({type(e).__name__}, see above); "
+                "the run cannot go on: mend the cause, and start it again with trainer.resume_mode=auto to continue "
+                "from its last checkpoint"
+            ) from e
         if len(output) != len(keys):
             raise RuntimeError(f"the signal pass returned {len(output)} of {len(keys)} rows")
 

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Run a command on a Ray cluster that lives as long as the command. Start it on every node, with the same arguments:
+#
+#   NNODES=2 NODE_RANK=0 HEAD=10.0.0.1 bash recipes/cluster/with_ray.sh bash recipes/qwen3/run_qwen3-8b_grail_megatron.sh
+#   NNODES=2 NODE_RANK=1 HEAD=10.0.0.1 bash recipes/cluster/with_ray.sh
+#
+# Rank 0 starts the head, waits for the others, asks the doctor, runs the command, and ends with its exit code; the
+# others serve until the head goes.
+#
+#   HEAD       address of rank 0             PORT       of Ray's head (6379)
+#   NODE_IP    address of this node, if Ray should not find it out
+#   WAIT       seconds to wait for nodes (600)
+#   RAY_ARGS   more options of `ray start`, such as "--num-gpus=8"
+set -euo pipefail
+: "${NNODES:?how many nodes}" "${NODE_RANK:?rank of this node}" "${HEAD:?address of rank 0}"
+PORT=${PORT:-6379} WAIT=${WAIT:-600}
+# word splitting is wanted
+# shellcheck disable=SC2206
+ARGS=(--block --disable-usage-stats ${NODE_IP:+--node-ip-address=$NODE_IP} ${RAY_ARGS:-})
+
+# run from outside a checkout's folder or inside: workers find the installed package
+export RAY_DEDUP_LOGS=${RAY_DEDUP_LOGS:-0}
+
+living() { # number of living nodes
+  python3 - "$HEAD:$PORT" <<'PYTHON'
+import sys
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+print(sum(node["Alive"] for node in ray.nodes()))
+PYTHON
+}
+
+if [ "$NODE_RANK" != 0 ]; then
+  end=$((SECONDS + WAIT))
+  until timeout 5 bash -c "exec 3<>/dev/tcp/$HEAD/$PORT" 2>/dev/null; do
+    [ $SECONDS -lt $end ] || { echo "with_ray: no head at $HEAD:$PORT after $WAIT s" >&2; exit 1; }
+    sleep 1
+  done
+  # Ray leaves with an error when the head goes, which is how this node's part ends
+  ray start --address="$HEAD:$PORT" "${ARGS[@]}" || echo "with_ray: the head has gone; rank $NODE_RANK ends" >&2
+  exit 0
+fi
+
+[ $# -gt 0 ] || { echo "with_ray: rank 0 needs a command" >&2; exit 2; }
+ray start --head --port="$PORT" "${ARGS[@]}" &
+RAY=$!
+trap 'kill $RAY 2>/dev/null; wait $RAY 2>/dev/null || true' EXIT
+
+end=$((SECONDS + WAIT))
+until n=$(living 2>/dev/null) && [ "$n" -ge "$NNODES" ]; do
+  kill -0 $RAY 2>/dev/null || { echo "with_ray: the head did not start" >&2; exit 1; }
+  [ $SECONDS -lt $end ] || { echo "with_ray: ${n:-0} of $NNODES nodes after $WAIT s" >&2; exit 1; }
+  sleep 2
+done
+
+export RAY_ADDRESS="$HEAD:$PORT"
+verl-grail doctor --ray "$RAY_ADDRESS"
+"$@"

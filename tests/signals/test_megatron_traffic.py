@@ -1,0 +1,64 @@
+"""What the signal pass sends on top of verl's log-prob pass: a few numbers per token, none of them d wide."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.signals.engines import batch_of, run_ranks, schedule_rows
+from tests.signals.megatron_engines import Layout, build_engine, run_pass, save_with_tokenizer
+from tests.signals.tiny import Row, build_model
+from tests.signals.traffic import cost_of
+from verl_grail.signals.schedule import Limits
+
+pytest.importorskip("mbridge")
+pytestmark = pytest.mark.layout
+TOKENS, ANSWER, ROWS = 40, 4, 4
+
+
+def _rows(answers: bool, vectors: bool) -> list[Row]:
+    span = (TOKENS - ANSWER, TOKENS) if answers else (0, 0)
+    ids = list(range(5, 5 + TOKENS))
+    return [Row([3, 4], ids, span, (0, TOKENS) if vectors else (0, 0)) for _ in range(ROWS)]
+
+
+def _job(rank, path, layout, passes):
+    from megatron.core import parallel_state as mpu
+    from verl.utils import tensordict_utils as tu
+
+    engine = build_engine(path, layout)
+    costs = {k: cost_of(lambda a=(engine, *args): run_pass(*a)) for k, args in passes.items()}
+    rows, order, plans, _ = passes["forward"]
+    mine = order[mpu.get_data_parallel_rank()]
+    data = batch_of([rows[i] for i in mine], [plans[i] for i in mine])
+    options = dict(use_dynamic_bsz=False, micro_batch_size_per_gpu=2, max_response_len=TOKENS, temperature=1.0)
+    tu.assign_non_tensor(data, calculate_entropy=True, **options)
+    with engine.eval_mode():
+        costs["log_prob"] = cost_of(lambda: engine.infer_batch(data))
+    return costs
+
+
+@pytest.mark.parametrize("layout", [Layout(tp=2), Layout(pp=2), Layout(cp=2), Layout(tp=2, pp=2)], ids=str)
+def test_what_is_sent_on_top_does_not_grow_with_tokens_times_width(tmp_path, layout):
+    extra = {}
+    for width in (32, 64):
+        model = build_model(vocab_size=128, intermediate_size=64, layers=4, hidden_size=width)
+        path = save_with_tokenizer(tmp_path / str(width), model)
+        passes = {}
+        for name, answers, vectors in (("forward", False, False), ("gar", False, True), ("grail", True, False)):
+            rows = _rows(answers, vectors)
+            passes[name] = (rows, *schedule_rows(rows, layout.dp, Limits(rows=2), vectors=vectors))
+        ranks = run_ranks(layout.ranks, _job, path, layout, passes)
+        total = {name: sum(r[name].bytes for r in ranks) for name in ranks[0]}
+        assert total["log_prob"] > 0
+        extra[width] = {
+            "forward": total["forward"] - total["log_prob"],
+            "gar": total["gar"] - total["forward"],
+            "grail": total["grail"] - 2 * total["forward"],  # a backward sends what a forward does
+        }
+    number, ranks = 4, layout.ranks  # bytes of a float32; nothing is sent more often than once by each rank
+    for width, sent in extra.items():
+        assert sent["forward"] <= 8 * number * ROWS * TOKENS * ranks  # some numbers per token
+        assert sent["gar"] <= 4 * number * ROWS * width * ranks + 8 * number * ROWS * TOKENS * ranks  # a vector per row
+        assert sent["grail"] <= 4 * number * ROWS * ANSWER * width * ranks + 8 * number * ROWS * TOKENS * ranks
+    growth = extra[64]["forward"] - extra[32]["forward"]
+    assert growth <= 0  # whatever is sent on top of verl's pass has no width
