@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-from tests.e2e.conftest import ROOT
+from tests.e2e.conftest import ROOT, launch, run_overrides, task_overrides
+from tests.e2e.nodes import RESOURCES, end, free_port
 from tests.signals.megatron_cpu import CONFIG
+from verl_grail.cpu.overrides import cpu_env
 
 ACTOR, MODEL, ENV = "actor_rollout_ref.actor", "actor_rollout_ref.model", "+ray_kwargs.ray_init.runtime_env.env_vars"
+BOTH = ["algorithm.adv_estimator=grail", "reward.reward_manager.name=gar"]
 
 
 def megatron_overrides(tp: int, pp: int) -> list[str]:
@@ -26,13 +32,52 @@ def megatron_overrides(tp: int, pp: int) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
-def test_megatron_trains_with_both_methods(verl, tp, pp):
-    """Rollouts of the second step agree with the actor, so the weights that vLLM got are those of the first update."""
-    options = [*megatron_overrides(tp, pp), "algorithm.adv_estimator=grail", "reward.reward_manager.name=gar"]
-    run = verl(f"megatron-tp{tp}-pp{pp}", options, n_ranks=2, without=("fsdp_config",), lr=1e-3)
+def assert_trained(run):
+    """Rollouts of the second step agree with the actor: the weights that vLLM got are those of the first update."""
     for step in (1, 2):
         metrics = run.metrics[step]
-        assert metrics["grail/rows/weighted"] > 0 and metrics["gar/rows/scored"] > 0
+        assert metrics["grail/rows/weighted"] > 0 and metrics["gar/rows/pass"] > 0
         assert metrics["training/rollout_probs_diff_max"] < 1e-4
-        assert metrics["actor/grad_norm"] > 0
+        assert metrics["actor/grad_norm"] > 0 and metrics["actor/lr"] > 0
+
+
+def test_tensor_parallel(verl):
+    options = [*megatron_overrides(2, 1), *BOTH]
+    assert_trained(verl("megatron-tp2", options, n_ranks=2, without=("fsdp_config",), lr=1e-3))
+
+
+def test_a_recipe_with_two_pipeline_stages_on_two_nodes(task, tmp_path):
+    """The scripts that a cluster would run: Ray on both nodes, the doctor, the recipe."""
+    small = [o for o in task_overrides(task, 1, "grail_sync", lr=1e-3) if "fsdp_config" not in o]
+    small += [*run_overrides(tmp_path, None, 2), *megatron_overrides(1, 2), *BOTH]
+    small += ["trainer.nnodes=2", "trainer.val_before_train=False", "actor_rollout_ref.actor.optim.lr_warmup_steps=0"]
+    files = {"TRAIN_FILES": str(task / "train.parquet"), "VAL_FILES": str(task / "val.parquet")}
+    env = dict(
+        **files,
+        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        MODEL=str(task / "model"),
+        NNODES="2",
+        GPUS_PER_NODE="1",
+        TP="1",
+        PP="2",
+        HEAD="127.0.0.1",
+        PORT=str(free_port()),
+        WAIT="120",
+    )
+    ray_args = " ".join(RESOURCES)
+    script = str(ROOT / "recipes/cluster/with_ray.sh")
+    second = subprocess.Popen(
+        ["bash", script],
+        env={**os.environ, **cpu_env(), **env, "NODE_RANK": "1", "NODE_IP": "127.0.0.2", "RAY_ARGS": ray_args},
+        cwd=tmp_path,
+    )
+    try:
+        head = {"NODE_RANK": "0", "NODE_IP": "127.0.0.1"}
+        head["RAY_ARGS"] = f"{ray_args} --include-dashboard=false --ray-client-server-port={free_port()}"
+        recipe = str(ROOT / "recipes/qwen3/run_qwen3-8b_grail_megatron.sh")
+        run = launch(["bash", script, "bash", recipe, *small], tmp_path, **env, **head)
+        assert second.wait(60) == 0  # it serves until the head goes
+    finally:
+        end(second)
+    assert "Everything is in its place" in run.log and "actor on 127.0.0.2" in run.log
+    assert_trained(run)

@@ -39,7 +39,7 @@ def _job(rank, path, layout, passes):
 
 @pytest.mark.parametrize("layout", [Layout(tp=2), Layout(pp=2), Layout(cp=2), Layout(tp=2, pp=2)], ids=str)
 def test_what_is_sent_on_top_does_not_grow_with_tokens_times_width(tmp_path, layout):
-    extra = {}
+    total, ours = {}, {}
     for width in (32, 64):
         model = build_model(vocab_size=128, intermediate_size=64, layers=4, hidden_size=width)
         path = save_with_tokenizer(tmp_path / str(width), model)
@@ -48,17 +48,15 @@ def test_what_is_sent_on_top_does_not_grow_with_tokens_times_width(tmp_path, lay
             rows = _rows(answers, vectors)
             passes[name] = (rows, *schedule_rows(rows, layout.dp, Limits(rows=2), vectors=vectors))
         ranks = run_ranks(layout.ranks, _job, path, layout, passes)
-        total = {name: sum(r[name].bytes for r in ranks) for name in ranks[0]}
-        assert total["log_prob"] > 0
-        extra[width] = {
-            "forward": total["forward"] - total["log_prob"],
-            "gar": total["gar"] - total["forward"],
-            "grail": total["grail"] - 2 * total["forward"],  # a backward sends what a forward does
-        }
-    number, ranks = 4, layout.ranks  # bytes of a float32; nothing is sent more often than once by each rank
-    for width, sent in extra.items():
-        assert sent["forward"] <= 8 * number * ROWS * TOKENS * ranks  # some numbers per token
-        assert sent["gar"] <= 4 * number * ROWS * width * ranks + 8 * number * ROWS * TOKENS * ranks  # a vector per row
-        assert sent["grail"] <= 4 * number * ROWS * ANSWER * width * ranks + 8 * number * ROWS * TOKENS * ranks
-    growth = extra[64]["forward"] - extra[32]["forward"]
-    assert growth <= 0  # whatever is sent on top of verl's pass has no width
+        total[width] = {name: sum(r[name].bytes for r in ranks) for name in ranks[0]}
+        ours[width] = {name: sum(r[name].ours for r in ranks) for name in ranks[0]}
+    per_token = 8 * 4 * ROWS * TOKENS * layout.ranks  # at most eight float32 for each, from each rank
+    extra = {w: t["forward"] - t["log_prob"] for w, t in total.items()}
+    assert total[32]["log_prob"] > 0 and extra[32] == extra[64] <= per_token
+    for width in (32, 64):
+        row = 4 * width * layout.ranks  # one float32 vector, from each rank
+        assert ours[width]["gar"] - ours[width]["forward"] <= ROWS * row
+        assert ours[width]["grail"] - ours[width]["forward"] <= ROWS * ANSWER * row + per_token
+    # the bound can fail: width does cross ranks where it has to
+    if layout.tp > 1:
+        assert ours[64]["gar"] > ours[64]["forward"] and ours[64]["grail"] - ours[64]["forward"] > per_token / 8

@@ -136,8 +136,10 @@ def run_head(
             g = _output_gradient(p1, weight, column[vector], inside[vector])
             vector_sum.index_add_(0, query.rows[part][vector], g if query.raw_gradient else g * h[vector].float())
     cotangent = torch.cat(cotangents) if cotangents else torch.zeros(0, d, device=device)
-    # linear in g, so the sum over the vocabulary's parts may come after the one over tokens
-    return HeadResult(log_probs, entropy, cotangent, vocabulary.sum(vector_sum))
+    if query.vector.any():
+        # linear in g, so the sum over the vocabulary's parts may come after the one over tokens
+        vector_sum = vocabulary.sum(vector_sum)
+    return HeadResult(log_probs, entropy, cotangent, vector_sum)
 
 
 def _softmax(

@@ -88,7 +88,7 @@ class HeadRun:
             part.gather(result.log_probs, part.mine),
             part.gather(result.entropy, part.mine),
             result.cotangent,
-            part.total(result.vector_sum),
+            part.total(result.vector_sum) if self._request.vectors else result.vector_sum,
         )
         if self._mean_logits:
             self.mean = self._answer_logits(states, part, layer)[0]
