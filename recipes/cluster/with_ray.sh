@@ -11,6 +11,9 @@
 #   NODE_IP    address of this node, if Ray should not find it out
 #   WAIT       seconds to wait for nodes (600)
 #   RAY_ARGS   more options of `ray start`, such as "--num-gpus=8"
+#
+# Ray's token authentication is on where a token is at hand (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token, which
+# `ray get-auth-token --generate` writes): then every node needs the same one. RAY_AUTH_MODE=disabled turns it off.
 set -euo pipefail
 : "${NNODES:?how many nodes}" "${NODE_RANK:?rank of this node}" "${HEAD:?address of rank 0}"
 PORT=${PORT:-6379} WAIT=${WAIT:-600}
@@ -18,8 +21,10 @@ PORT=${PORT:-6379} WAIT=${WAIT:-600}
 # shellcheck disable=SC2206
 ARGS=(--block --disable-usage-stats ${NODE_IP:+--node-ip-address=$NODE_IP} ${RAY_ARGS:-})
 
-# run from outside a checkout's folder or inside: workers find the installed package
-export RAY_DEDUP_LOGS=${RAY_DEDUP_LOGS:-0}
+# what `ray start --head` does by itself, for the processes that join and connect
+if [ -z "${RAY_AUTH_MODE:-}" ] && { [ -n "${RAY_AUTH_TOKEN:-}" ] || [ -f "${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}" ]; }; then
+  export RAY_AUTH_MODE=token
+fi
 
 living() { # number of living nodes
   python3 - "$HEAD:$PORT" <<'PYTHON'
@@ -30,26 +35,41 @@ print(sum(node["Alive"] for node in ray.nodes()))
 PYTHON
 }
 
+head_answers() { timeout 5 bash -c "exec 3<>/dev/tcp/$HEAD/$PORT" 2>/dev/null; }
+
+RAY=
+stop() {
+  [ -z "$RAY" ] || kill "$RAY" 2>/dev/null || true
+  [ -z "$RAY" ] || wait "$RAY" 2>/dev/null || true
+}
+trap stop EXIT
+
 if [ "$NODE_RANK" != 0 ]; then
   end=$((SECONDS + WAIT))
-  until timeout 5 bash -c "exec 3<>/dev/tcp/$HEAD/$PORT" 2>/dev/null; do
+  until head_answers; do
     [ $SECONDS -lt $end ] || { echo "with_ray: no head at $HEAD:$PORT after $WAIT s" >&2; exit 1; }
     sleep 1
   done
-  # Ray leaves with an error when the head goes, which is how this node's part ends
-  ray start --address="$HEAD:$PORT" "${ARGS[@]}" || echo "with_ray: the head has gone; rank $NODE_RANK ends" >&2
+  ray start --address="$HEAD:$PORT" "${ARGS[@]}" &
+  RAY=$!
+  missed=0
+  while [ $missed -lt 5 ]; do
+    kill -0 $RAY 2>/dev/null || { echo "with_ray: Ray on rank $NODE_RANK has ended" >&2; exit 1; }
+    sleep 2
+    if head_answers; then missed=0; else missed=$((missed + 1)); fi
+  done
+  echo "with_ray: the head has gone, rank $NODE_RANK ends" >&2
   exit 0
 fi
 
 [ $# -gt 0 ] || { echo "with_ray: rank 0 needs a command" >&2; exit 2; }
 ray start --head --port="$PORT" "${ARGS[@]}" &
 RAY=$!
-trap 'kill $RAY 2>/dev/null; wait $RAY 2>/dev/null || true' EXIT
 
 end=$((SECONDS + WAIT))
 until n=$(living 2>/dev/null) && [ "$n" -ge "$NNODES" ]; do
   kill -0 $RAY 2>/dev/null || { echo "with_ray: the head did not start" >&2; exit 1; }
-  [ $SECONDS -lt $end ] || { echo "with_ray: ${n:-0} of $NNODES nodes after $WAIT s" >&2; exit 1; }
+  [ $SECONDS -lt $end ] || { echo "with_ray: ${n:-0} of $NNODES nodes at $HEAD:$PORT after $WAIT s" >&2; exit 1; }
   sleep 2
 done
 

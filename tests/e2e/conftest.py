@@ -131,7 +131,8 @@ def launch(command: list[str], folder: Path, ok: bool | None = True, **env: str)
 def verl(task, cluster, tmp_path_factory):
     """Run verl's trainer: ``verl(name, overrides, mode=..., n_ranks=..., steps=..., folder=...)``.
 
-    ``without``: texts; overrides of the small run that hold one of them are left out. ``address``: another cluster.
+    ``without``: texts; overrides of the small run that hold one of them are left out. ``address``: another cluster;
+    ``env``: environment of the command.
     """
 
     def run(
@@ -145,11 +146,12 @@ def verl(task, cluster, tmp_path_factory):
         data=None,
         without=(),
         address=cluster,
+        env=None,
         **sizes,
     ) -> Run:
         folder = folder or tmp_path_factory.mktemp(name)
         args = [o for o in task_overrides(data or task, n_ranks, mode, **sizes) if not any(w in o for w in without)]
         args += [*run_overrides(folder, address, steps), *overrides]
-        return launch([sys.executable, "-m", "verl.trainer.main_ppo", *args], folder, ok)
+        return launch([sys.executable, "-m", "verl.trainer.main_ppo", *args], folder, ok, **(env or {}))
 
     return run

@@ -1,4 +1,4 @@
-"""Ray nodes of their own on this machine: addresses 127.0.0.1, 127.0.0.2, ... are all the loopback's."""
+"""Ray nodes of their own on this machine: 127.0.0.2, 127.0.0.3, ... are all its own (127.0.0.1 Ray replaces)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import psutil
 from tests.e2e.conftest import ROOT
 from verl_grail.cpu.overrides import cpu_env
 
+OPEN = {"RAY_AUTH_MODE": "disabled"}
+"""Environment of nodes and of what connects to them: by itself Ray wants a token wherever one was ever made."""
 RESOURCES = ["--num-cpus=12", "--num-gpus=1", "--object-store-memory=100000000"]
 
 
@@ -49,7 +51,7 @@ def ray_node(address: str | None, ip: str, python: str = sys.executable):
     if address is None:
         command.append(f"--ray-client-server-port={free_port()}")
     process = subprocess.Popen(
-        command, env={**os.environ, **cpu_env()}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, env={**os.environ, **cpu_env(), **OPEN}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         yield address or f"{ip}:{port}"

@@ -60,7 +60,7 @@ def test_a_recipe_with_two_pipeline_stages_on_two_nodes(task, tmp_path):
         GPUS_PER_NODE="1",
         TP="1",
         PP="2",
-        HEAD="127.0.0.1",
+        HEAD="127.0.0.2",
         PORT=str(free_port()),
         WAIT="120",
     )
@@ -68,16 +68,16 @@ def test_a_recipe_with_two_pipeline_stages_on_two_nodes(task, tmp_path):
     script = str(ROOT / "recipes/cluster/with_ray.sh")
     second = subprocess.Popen(
         ["bash", script],
-        env={**os.environ, **cpu_env(), **env, "NODE_RANK": "1", "NODE_IP": "127.0.0.2", "RAY_ARGS": ray_args},
+        env={**os.environ, **cpu_env(), **env, "NODE_RANK": "1", "NODE_IP": "127.0.0.3", "RAY_ARGS": ray_args},
         cwd=tmp_path,
     )
     try:
-        head = {"NODE_RANK": "0", "NODE_IP": "127.0.0.1"}
+        head = {"NODE_RANK": "0", "NODE_IP": "127.0.0.2"}
         head["RAY_ARGS"] = f"{ray_args} --include-dashboard=false --ray-client-server-port={free_port()}"
         recipe = str(ROOT / "recipes/qwen3/run_qwen3-8b_grail_megatron.sh")
         run = launch(["bash", script, "bash", recipe, *small], tmp_path, **env, **head)
         assert second.wait(60) == 0  # it serves until the head goes
     finally:
         end(second)
-    assert "Everything is in its place" in run.log and "actor on 127.0.0.2" in run.log
+    assert "Everything is in its place" in run.log and "actor on 127.0.0.3" in run.log
     assert_trained(run)

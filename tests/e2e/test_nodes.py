@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.e2e.conftest import ROOT
-from tests.e2e.nodes import ray_cluster, ray_node, site_without_plugin
+from tests.e2e.nodes import OPEN, ray_cluster, ray_node, site_without_plugin
 from verl_grail.cpu.overrides import cpu_env
 
 ENV = "+ray_kwargs.ray_init.runtime_env.env_vars"
@@ -20,7 +20,7 @@ SAME_NAMES = ["trainer.project_name=nodes", "trainer.experiment_name=nodes"]
 
 @pytest.fixture(scope="module")
 def two_nodes():
-    with ray_cluster("127.0.0.1", "127.0.0.2") as address:
+    with ray_cluster("127.0.0.2", "127.0.0.3") as address:
         yield address
 
 
@@ -36,14 +36,14 @@ def test_a_worker_killed_in_the_pass_and_resume_on_two_nodes(verl, two_nodes, tm
     hooks = ["actor_rollout_ref.model.external_lib=tests.e2e.rank_hooks", f"{ENV}.PYTHONPATH={ROOT}"]
     # a pass over the rollouts and one over the expert solutions in the first step
     kill = [*hooks, f"{ENV}.HOOK_WHERE={where}", f"{ENV}.HOOK_KILL=3"]
-    options = dict(address=two_nodes, folder=folder)
+    options = dict(address=two_nodes, folder=folder, env=OPEN)
     killed = verl("two", [*spread, *kill], ok=False, **options)
     assert "the signal pass over 32 rollouts failed on the actor workers" in killed.log
     assert "trainer.resume_mode=auto" in killed.log
     assert sorted(killed.metrics) == [1]
 
     ranks = [json.loads((where / f"{rank}.json").read_text()) for rank in (0, 1)]
-    assert {r["ip"] for r in ranks} == {"127.0.0.1", "127.0.0.2"}
+    assert {r["ip"] for r in ranks} == {"127.0.0.2", "127.0.0.3"}
     shared = set.intersection(*[{tuple(p) for p in r["prompts"]} for r in ranks])
     assert shared  # groups whose rollouts sit on both nodes
     assert killed.metrics[1]["gar/bonus_mean"] > 0
@@ -69,7 +69,7 @@ def assert_same_signals(a, b, step):
 
 def doctor(address: str) -> tuple[int, dict]:
     command = [sys.executable, "-m", "verl_grail.cli", "doctor", "--ray", address, "--json"]
-    env = {**os.environ, **cpu_env()}
+    env = {**os.environ, **cpu_env(), **OPEN}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=600)
     return done.returncode, json.loads(done.stdout)
 
@@ -79,11 +79,11 @@ def test_doctor_reports_every_node_and_role(two_nodes):
     assert code == 0 and said["ok"] and not said["findings"]
     roles = [(r["ip"], r["role"]) for r in said["reports"][1:]]
     assert roles == [
-        ("127.0.0.1", "driver"),
-        ("127.0.0.1", "actor"),
-        ("127.0.0.1", "reward"),
+        ("127.0.0.2", "driver"),
         ("127.0.0.2", "actor"),
         ("127.0.0.2", "reward"),
+        ("127.0.0.3", "actor"),
+        ("127.0.0.3", "reward"),
     ]
     for report in said["reports"]:
         assert all(all(names.values()) for names in report["registered"].values())
@@ -92,10 +92,10 @@ def test_doctor_reports_every_node_and_role(two_nodes):
 @pytest.mark.parametrize("version", [None, "0.0.9"])
 def test_doctor_finds_a_node_without_the_plugin_or_with_another_version(two_nodes, tmp_path, version):
     python = site_without_plugin(tmp_path / "site", version)
-    with ray_node(two_nodes, "127.0.0.3", python):
+    with ray_node(two_nodes, "127.0.0.4", python):
         code, said = doctor(two_nodes)
     assert code == 1 and not said["ok"]
-    assert {f["where"].split()[2] for f in said["findings"]} == {"127.0.0.3"}
+    assert {f["where"].split()[2] for f in said["findings"]} == {"127.0.0.4"}
     what = f"verl-grail {version}, but" if version else "verl-grail is not installed"
     assert all(what in f["what"] and "pip install verl-grail" in f["mend"] for f in said["findings"])
     assert len(said["findings"]) == 2  # its actor and its reward worker

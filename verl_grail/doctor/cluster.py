@@ -49,13 +49,13 @@ def probe_cluster(address: str, seconds: float) -> list[dict[str, Any]]:
         seconds: how long to wait for an answer.
 
     Raises:
-        ConnectionError: there is no such cluster, or its Ray or Python is not this process's.
+        ConnectionError: there is no such cluster, its Ray or Python is not this process's, or it wants a token.
     """
     import ray
 
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
-    except (ConnectionError, RuntimeError, ValueError) as e:  # none there; another version of Ray or Python
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as e:  # none, another version, no token
         raise ConnectionError(f"{address}: {e}") from e
     # the node's own copy, if it has one, would be looked up by name and may be another version
     ray.cloudpickle.register_pickle_by_value(probe)
