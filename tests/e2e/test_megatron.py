@@ -51,6 +51,8 @@ def test_a_recipe_with_two_pipeline_stages_on_two_nodes(task, tmp_path):
     small = [o for o in task_overrides(task, 1, "grail_sync", lr=1e-3) if "fsdp_config" not in o]
     small += [*run_overrides(tmp_path, None, 2), *megatron_overrides(1, 2), *BOTH]
     small += ["trainer.nnodes=2", "trainer.val_before_train=False", "actor_rollout_ref.actor.optim.lr_warmup_steps=0"]
+    # the recipe's 50 would make vLLM's probabilities those of the truncated distribution, and the actor's are not
+    small.append("actor_rollout_ref.rollout.top_k=-1")
     # the tiny model has three layers: two on the first stage
     small.append(f"+{ACTOR}.megatron.override_transformer_config.num_layers_in_first_pipeline_stage=2")
     files = {"TRAIN_FILES": str(task / "train.parquet"), "VAL_FILES": str(task / "val.parquet")}

@@ -44,7 +44,9 @@ def parse_section(cls: type[AnySection], node: Any) -> AnySection:
     except OmegaConfBaseException as e:
         name = str(getattr(e, "full_key", None) or "")
         raise ConfigError(f"{cls.key}.{name}={values.get(name)!r}: {str(e).splitlines()[0]}") from e
-    section.refuse_dead(set(values))
+    # a method's config spells out every default: only what differs from it was asked for
+    declared = OmegaConf.structured(cls)
+    section.refuse_dead({name for name, value in values.items() if value != declared[name]})
     return section
 
 

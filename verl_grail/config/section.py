@@ -65,4 +65,4 @@ class Section:
             )
 
     def refuse_dead(self, given: set[str]) -> None:
-        """Refuse settings that were given and that another setting switches off."""
+        """Refuse settings that another setting switches off; ``given`` are those that differ from their defaults."""
