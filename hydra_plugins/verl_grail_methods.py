@@ -1,4 +1,4 @@
-"""Found by Hydra at start-up, as every module of the namespace package ``hydra_plugins`` is: adds the group ``method``."""
+"""Hydra imports every module of the namespace package ``hydra_plugins`` when it starts; this one adds ``method``."""
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin

@@ -41,6 +41,9 @@ RAY=
 stop() {
   [ -z "$RAY" ] || kill "$RAY" 2>/dev/null || true
   [ -z "$RAY" ] || wait "$RAY" 2>/dev/null || true
+  # what Ray leaves here would send the next ray.init() of this machine to a cluster that is gone
+  local left=${RAY_TMPDIR:-/tmp/ray}/ray_current_cluster
+  if grep -qs "^$HEAD:$PORT" "$left"; then rm -f "$left"; fi
 }
 trap stop EXIT
 

@@ -57,7 +57,12 @@ def cluster():
     before = {k: os.environ.get(k) for k in cpu_env()}
     os.environ.update(cpu_env())  # workers inherit the environment of the node, not of the driver
     context = ray.init(
-        num_cpus=24, num_gpus=3, include_dashboard=False, object_store_memory=200_000_000, log_to_driver=False
+        address="local",
+        num_cpus=24,
+        num_gpus=3,
+        include_dashboard=False,
+        object_store_memory=200_000_000,
+        log_to_driver=False,
     )
     yield context.address_info["gcs_address"]
     ray.shutdown()

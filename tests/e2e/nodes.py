@@ -57,6 +57,11 @@ def ray_node(address: str | None, ip: str, python: str = sys.executable):
         yield address or f"{ip}:{port}"
     finally:
         end(process)
+        left = Path(
+            "/tmp/ray/ray_current_cluster"
+        )  # sends whoever names no address to the last cluster, even a dead one
+        if address is None and left.is_file() and left.read_text().strip() == f"{ip}:{port}":
+            left.unlink()
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def test_registered_in_driver_and_ray_workers(wheel_python, tmp_path):
             modes = ("sync", "colocate_async", "separate_async")
             return names + [get_trainer_cls(f"grail_{m}").__name__ for m in modes]
 
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000)
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000)
         for names in (registered(), ray.get(ray.remote(registered).remote())):
             print(names)
             assert names == ["grail", "oar_g", "GarRewardManager", "GrailPPOTrainerSync",

@@ -26,23 +26,80 @@ def hydra():
         yield lambda overrides: compose("ppo_trainer", overrides=overrides)
 
 
+PAPERS = {"qwen3": "grail", "deepseek": "grail", "octothinker": "grail", "qwen3_base": "gar"}
+METHODS = {
+    "grail": {"grpo": ("grpo", "naive"), "grail": ("grail", "naive"), "oar_g": ("oar_g", "naive")},
+    "gar": {
+        "grpo": ("grpo", "naive"),
+        "gar_grpo": ("grpo", "gar"),
+        "reinforce_pp": ("reinforce_plus_plus", "naive"),
+        "gar_reinforce_pp": ("reinforce_plus_plus", "gar"),
+    },
+}
+"""Published set-up -> method -> advantage estimator and reward manager."""
+
+
+def test_there_is_a_recipe_for_every_row_of_the_papers():
+    models = {
+        "qwen3": ("qwen3-4b", "qwen3-8b"),
+        "deepseek": ("deepseek-r1-distill-llama-8b",),
+        "octothinker": ("octothinker-3b-short", "octothinker-8b-short"),
+        "qwen3_base": ("qwen3-4b-base", "qwen3-8b-base"),
+    }
+    wanted = {
+        f"{family}/run_{model}_{method}_{backend}.sh"
+        for family, names in models.items()
+        for model in names
+        for method in METHODS[PAPERS[family]]
+        for backend in ("fsdp2", "megatron")
+    }
+    assert {f"{p.parent.name}/{p.name}" for p in RECIPES} == wanted
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda p: p.stem)
-def test_it_composes_to_a_valid_configuration(recipe, hydra, tmp_path):
+def test_it_composes_to_the_published_set_up(recipe, hydra, tmp_path):
     from verl.utils.config import validate_config
 
-    arguments = command_of(recipe, tmp_path, NNODES="2", GPUS_PER_NODE="8")
+    arguments = command_of(recipe, tmp_path, NNODES="2", GPUS_PER_NODE="4")
     assert arguments[:2] == ["-m", "verl.trainer.main_ppo"]
     config = hydra(arguments[2:])
     validate_config(config, use_reference_policy=False, use_critic=False)
     check_run(config)
-    assert config.trainer.nnodes == 2 and config.actor_rollout_ref.actor.strategy == "megatron"
+
+    model, method, backend = recipe.stem.removeprefix("run_").split("_", 1)[0], *_named(recipe)
+    actor, rollout, algorithm = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm
+    paper = PAPERS[recipe.parent.name]
+    assert model.startswith(config.actor_rollout_ref.model.path.split("/")[1].lower().removesuffix("-base"))
+    assert (algorithm.adv_estimator, config.reward.reward_manager.name) == METHODS[paper][method]
+    assert actor.strategy == backend and config.trainer.nnodes == 2 and config.trainer.n_gpus_per_node == 4
+    assert actor.optim.lr == 1e-6 and actor.optim.clip_grad == 1.0 and rollout.temperature == 1.0
+    assert not actor.use_kl_loss and not algorithm.use_kl_in_reward
+    if paper == "gar":
+        assert (config.data.train_batch_size, rollout.n, config.trainer.total_training_steps) == (128, 16, 400)
+        assert actor.loss_agg_mode == "token-mean" and algorithm.norm_adv_by_std_in_grpo
+        return
+    assert (config.data.train_batch_size, rollout.n, config.trainer.total_training_steps) == (32, 8, 200)
+    assert (actor.ppo_mini_batch_size, actor.ppo_epochs, rollout.top_k, actor.optim.lr_warmup_steps) == (32, 4, 50, 20)
+    assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.28)
+    assert (actor.loss_agg_mode, actor.loss_scale_factor) == ("seq-mean-token-sum-norm", 4096)
+    assert not algorithm.norm_adv_by_std_in_grpo
+    if method != "grpo":
+        assert algorithm[method].mask_truncated and not algorithm[method].norm_adv_by_std
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda p: p.stem)
-def test_overrides_come_last(recipe, hydra, tmp_path):
-    arguments = command_of(recipe, tmp_path, "trainer.v1.trainer_mode=sync")
+def _named(recipe) -> tuple[str, str]:
+    """Method and backend of a recipe's name."""
+    rest = recipe.stem.removeprefix("run_").split("_", 1)[1]
+    return tuple(rest.rsplit("_", 1))
+
+
+def test_overrides_come_last(hydra, tmp_path):
+    recipe = ROOT / "recipes/qwen3/run_qwen3-8b_grail_fsdp2.sh"
+    arguments = command_of(recipe, tmp_path, "algorithm.grail.leaf=middle", "trainer.v1.trainer_mode=sync")
+    config = hydra(arguments[2:])
+    assert config.algorithm.grail.leaf == "middle"
     with pytest.raises(ConfigError, match="trainer_mode"):
-        check_run(hydra(arguments[2:]))
+        check_run(config)
 
 
 def test_slurm_starts_a_rank_on_every_node(tmp_path):

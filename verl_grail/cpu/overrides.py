@@ -136,6 +136,8 @@ def cpu_overrides(
         f"trainer.v1.trainer_mode={trainer_mode}",
         "trainer.v1.sampler.custom_sampler.path=pkg://verl_grail.cpu.sampler",
         f"trainer.v1.sampler.custom_sampler.name={sampler}",
+        # A cluster of its own, whatever this machine ran last.
+        "+ray_kwargs.ray_init.address=local",
         # Ray's slots, not cores: verl asks for one per process it starts.
         "ray_kwargs.ray_init.num_cpus=16",
         f"+ray_kwargs.ray_init.num_gpus={n_ranks + (rollout_ranks if separate else 0)}",

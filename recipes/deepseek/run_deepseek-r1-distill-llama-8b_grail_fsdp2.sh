@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# DeepSeek-R1-Distill-Llama-8B: GRAIL, on FSDP2.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../base/recipe.sh"
+recipe grail deepseek-ai/DeepSeek-R1-Distill-Llama-8B grail fsdp2 "$@"

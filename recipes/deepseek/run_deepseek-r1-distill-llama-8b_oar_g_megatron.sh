@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# DeepSeek-R1-Distill-Llama-8B: OAR-G, GRAIL's published baseline, on Megatron.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../base/recipe.sh"
+recipe grail deepseek-ai/DeepSeek-R1-Distill-Llama-8B oar_g megatron "$@"

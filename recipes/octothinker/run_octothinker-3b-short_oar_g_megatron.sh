@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# OctoThinker-3B-Short: OAR-G, GRAIL's published baseline, on Megatron.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../base/recipe.sh"
+recipe grail OctoThinker/OctoThinker-3B-Short-Base oar_g megatron "$@"

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# OctoThinker-8B-Short: the GRPO baseline of GRAIL's experiments, on Megatron.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../base/recipe.sh"
+recipe grail OctoThinker/OctoThinker-8B-Short-Base grpo megatron "$@"

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Qwen3-4B-Base: the GRPO baseline of GAR's experiments, on Megatron.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../base/recipe.sh"
+recipe gar Qwen/Qwen3-4B-Base grpo megatron "$@"
