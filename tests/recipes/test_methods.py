@@ -38,7 +38,7 @@ def run():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_passes_the_checks_on_both_engines(run, name, engine):
     config = run(
-        f"+method={name}", *SIZES[engine], "algorithm.adv_estimator=grpo" if name == "gar_reward" else "seed=1"
+        f"+method={name}", *SIZES[engine], "algorithm.adv_estimator=grpo" if name == "gar_reward" else "data.seed=1"
     )
     settings = check_run(config)
     ours = {"grail", "oar_g", "grail_gar", "gar_grpo", "gar_reinforce_pp", "gar_reward"}
