@@ -47,6 +47,10 @@ def load_script(name: str):
     return module
 
 
+def test_the_table_of_the_recipes_is_up_to_date():
+    assert load_script("docs_recipes").main(["--check"]) == 0, "run python scripts/docs_recipes.py"
+
+
 def test_the_tables_of_the_settings_are_up_to_date(tmp_path, monkeypatch, capsys):
     script = load_script("docs_config")
     assert script.main(["--check"]) == 0, "run python scripts/docs_config.py"

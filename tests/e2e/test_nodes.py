@@ -35,7 +35,7 @@ def test_a_worker_killed_in_the_pass_and_resume_on_two_nodes(verl, two_nodes, tm
     spread = [*BOTH, *SAME_NAMES, *skip, "trainer.nnodes=2", "trainer.n_gpus_per_node=1", "trainer.save_freq=1"]
     hooks = ["actor_rollout_ref.model.external_lib=tests.e2e.rank_hooks", f"{ENV}.PYTHONPATH={ROOT}"]
     # a pass over the rollouts and one over the expert solutions in the first step
-    kill = [*hooks, f"{ENV}.HOOK_WHERE={where}", f"{ENV}.HOOK_KILL=3"]
+    kill = [*hooks, f"{ENV}.HOOK_WHERE={where}", f"{ENV}.HOOK_KILL='3'"]
     options = dict(address=two_nodes, folder=folder, env=OPEN)
     killed = verl("two", [*spread, *kill], ok=False, **options)
     assert "the signal pass over 32 rollouts failed on the actor workers" in killed.log

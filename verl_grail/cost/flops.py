@@ -1,0 +1,92 @@
+"""FLOPs of a training step and of what the signals add to it (a multiplication and an addition are two)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from verl_grail.cost.shapes import ModelShape
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One step.
+
+    Attributes:
+        rows: rollouts.
+        prompt, response: tokens of each, at most.
+        updates: passes over the batch with a forward and a backward (epochs).
+        recompute: whether activations are recomputed in a backward.
+        saliency: share of the rows that get a backward in the signal pass.
+        answer: tokens of an answer's span.
+        noisy: whether that backward is that of a second, noisy forward (OAR-G).
+        vectors: share of the rows that get a gradient-activation vector, over the whole response.
+        anchors: expert solutions, each as long as a prompt and a response.
+    """
+
+    rows: int
+    prompt: int
+    response: int
+    updates: int = 1
+    recompute: bool = True
+    saliency: float = 0.0
+    answer: int = 16
+    noisy: bool = False
+    vectors: float = 0.0
+    anchors: int = 0
+
+
+def body(shape: ModelShape, tokens: int) -> int:
+    """Forward of all layers over one sequence, with causal attention."""
+    attention = 2 * shape.heads * shape.head_dim * tokens * (tokens + 1)  # QK and AV, half of the square each
+    return shape.layers * (2 * shape.block * tokens + attention)
+
+
+def head(shape: ModelShape, tokens: int) -> int:
+    """One product with the output layer."""
+    return 2 * shape.head * tokens
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """FLOPs of the parts of a step.
+
+    Attributes:
+        log_probs: verl's own pass before the update.
+        training: forward and backward of all updates.
+        saliency, vectors, anchors: what the signals add.
+    """
+
+    log_probs: int
+    training: int
+    saliency: int
+    vectors: int
+    anchors: int
+
+    @property
+    def base(self) -> int:
+        """The step without signals."""
+        return self.log_probs + self.training
+
+    def share(self, part: int) -> float:
+        """``part`` against the step without signals."""
+        return part / self.base
+
+
+def step_cost(shape: ModelShape, work: Workload) -> StepCost:
+    """Parts of a step.
+
+    A backward to activations alone costs a forward, one to weights too costs two; recomputation adds a forward.
+    verl's passes evaluate the output layer at every token, ours at the response's.
+    """
+    tokens = work.prompt + work.response
+    forward = body(shape, tokens) + head(shape, tokens)
+    again = body(shape, tokens) if work.recompute else 0
+    selected = round(work.rows * work.saliency)
+    return StepCost(
+        log_probs=work.rows * forward,
+        training=work.updates * work.rows * (3 * forward + again),
+        # the output layer's part has a closed form, at the answer's tokens only
+        saliency=selected * ((1 + work.noisy) * body(shape, tokens) + again + head(shape, work.answer)),
+        vectors=round(work.rows * work.vectors) * head(shape, work.response),
+        anchors=work.anchors * (body(shape, tokens) + 2 * head(shape, work.response)),
+    )
