@@ -198,7 +198,8 @@ def estimate(config: Any) -> list[str]:
     used = memory(shape, parallel, tokens, settings.signals.head_chunk_tokens)
     lines = [
         f"memory of a GPU ({shape.parameters / 1e9:.1f}e9 parameters over {parallel.gpus}): "
-        f"{used.state / _GIB:.1f} GiB of state; training {used.training / _GIB:.1f}, of which logits {used.logits / _GIB:.1f}"
+        f"{used.state / _GIB:.1f} GiB of state; training {used.training / _GIB:.1f}, of which logits "
+        f"{used.logits / _GIB:.1f}"
     ]
     if settings.active:
         cost = step_cost(shape, work)
