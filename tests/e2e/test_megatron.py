@@ -49,7 +49,7 @@ def test_tensor_parallel(verl):
 def test_a_recipe_with_two_pipeline_stages_on_two_nodes(task, tmp_path):
     """The scripts that a cluster would run: Ray on both nodes, the doctor, the recipe."""
     small = [o for o in task_overrides(task, 1, "grail_sync", lr=1e-3) if "fsdp_config" not in o]
-    small += [*run_overrides(tmp_path, None, 2), *megatron_overrides(1, 2)]
+    small += [*run_overrides(tmp_path, None, 2), *megatron_overrides(1, 2), "reward.reward_manager.name=gar"]
     small += ["trainer.nnodes=2", "trainer.val_before_train=False", "actor_rollout_ref.actor.optim.lr_warmup_steps=0"]
     # the recipe's 50 would make vLLM's probabilities those of the truncated distribution, and the actor's are not
     small.append("actor_rollout_ref.rollout.top_k=-1")

@@ -89,13 +89,13 @@ def test_doctor_reports_every_node_and_role(two_nodes):
         assert all(all(names.values()) for names in report["registered"].values())
 
 
-@pytest.mark.parametrize("version", [None, "0.0.9"])
-def test_doctor_finds_a_node_without_the_plugin_or_with_another_version(two_nodes, tmp_path, version):
-    python = site_without_plugin(tmp_path / "site", version)
-    with ray_node(two_nodes, "127.0.0.4", python):
+def test_doctor_finds_nodes_without_the_plugin_or_with_another_version(two_nodes, tmp_path):
+    without, older = site_without_plugin(tmp_path / "without"), site_without_plugin(tmp_path / "older", "0.0.9")
+    with ray_node(two_nodes, "127.0.0.4", without), ray_node(two_nodes, "127.0.0.5", older):
         code, said = doctor(two_nodes)
     assert code == 1 and not said["ok"]
-    assert {f["where"].split()[2] for f in said["findings"]} == {"127.0.0.4"}
-    what = f"verl-grail {version}, but" if version else "verl-grail is not installed"
-    assert all(what in f["what"] and "pip install verl-grail" in f["mend"] for f in said["findings"])
-    assert len(said["findings"]) == 2  # its actor and its reward worker
+    found = [(f["where"].split()[2], f["where"].split()[0], f["what"], f["mend"]) for f in said["findings"]]
+    assert [f[:2] for f in found] == [(ip, role) for ip in ("127.0.0.4", "127.0.0.5") for role in ("actor", "reward")]
+    assert all("verl-grail is not installed" in f[2] for f in found[:2])
+    assert all("verl-grail 0.0.9, but" in f[2] for f in found[2:])
+    assert all("pip install verl-grail" in f[3] for f in found)
