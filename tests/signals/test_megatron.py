@@ -210,11 +210,18 @@ def _train_job(rank, path, layout, rows, order, plans, request, with_pass):
     return ours, own, gradients, untouched and no_grad
 
 
-@pytest.mark.parametrize(
-    "layout", [Layout(tp=2), Layout(pp=2), Layout(dp=2, distributed_optimizer=True), Layout(cp=2)], ids=str
-)
-def test_verls_own_pass_agrees_and_training_gradients_do_not_change(models, layout):
-    path, _ = models["qwen3"]
+TRAINED = [
+    ("qwen3", Layout(tp=2)),
+    ("qwen3", Layout(pp=2)),
+    ("qwen3", Layout(dp=2, distributed_optimizer=True)),
+    ("qwen3", Layout(cp=2)),
+    ("qwen3_moe", Layout(dp=2, ep=2)),
+]
+
+
+@pytest.mark.parametrize(("name", "layout"), TRAINED, ids=str)
+def test_verls_own_pass_agrees_and_training_gradients_do_not_change(models, name, layout):
+    path, _ = models[name]
     order, plans, request = schedule_rows(ROWS, layout.dp, Limits(rows=3), temperature=TAU, vectors=True)
     args = (path, layout, ROWS, order, plans, request)
     with_pass = run_ranks(layout.ranks, _train_job, *args, True)
