@@ -19,6 +19,7 @@ FORBIDDEN = {
     "grading": ("verl", "ray", "transfer_queue", "verl_grail.signals", "verl_grail.plugin", "verl_grail.cpu"),
     "signals": ("ray", "transfer_queue", "verl_grail.plugin", "verl_grail.cpu", "verl_grail.report"),
     "plugin": ("verl_grail.report",),
+    "data": ("verl", "ray", "torch", "omegaconf", "verl_grail.signals", "verl_grail.plugin", "verl_grail.config"),
     "cost": ("verl", "ray", "torch", "omegaconf", *OUTER),
     "doctor": ("torch", *OUTER),
     "report": ("verl", "ray", "torch", "verl_grail.plugin", "verl_grail.signals"),

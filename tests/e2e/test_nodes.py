@@ -48,8 +48,8 @@ def test_a_worker_killed_in_the_pass_and_resume_on_two_nodes(verl, two_nodes, tm
     assert shared  # groups whose rollouts sit on both nodes
     assert killed.metrics[1]["gar/bonus_mean"] > 0
     assert_same_signals(one, killed, 1)
-    bonus = [sorted((r["uid"], r["output"], r["gar_bonus"]) for r in run.rollouts(1)) for run in (one, killed)]
-    assert [b[:2] for b in bonus[0]] == [b[:2] for b in bonus[1]]
+    bonus = [sorted((r["input"], r["output"], r["gar_bonus"] or 0.0) for r in run.rollouts(1)) for run in (one, killed)]
+    assert [b[:2] for b in bonus[0]] == [b[:2] for b in bonus[1]] and max(b[2] for b in bonus[0]) > 0
     assert [b[2] for b in bonus[0]] == pytest.approx([b[2] for b in bonus[1]], abs=1e-5)
 
     resumed = verl("two", [*spread, "trainer.resume_mode=auto"], **options)
