@@ -7,6 +7,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 import venv
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -50,18 +52,27 @@ def ray_node(address: str | None, ip: str, python: str = sys.executable):
     command += [*where, f"--node-ip-address={ip}", *RESOURCES]
     if address is None:
         command.append(f"--ray-client-server-port={free_port()}")
-    process = subprocess.Popen(
-        command, env={**os.environ, **cpu_env(), **OPEN}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        yield address or f"{ip}:{port}"
-    finally:
-        end(process)
-        left = Path(
-            "/tmp/ray/ray_current_cluster"
-        )  # sends whoever names no address to the last cluster, even a dead one
-        if address is None and left.is_file() and left.read_text().strip() == f"{ip}:{port}":
-            left.unlink()
+    with tempfile.NamedTemporaryFile("w") as log:
+        env = {**os.environ, **cpu_env(), **OPEN}
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait_for("Ray runtime started", Path(log.name), process)
+            yield address or f"{ip}:{port}"
+        finally:
+            end(process)
+            # sends whoever names no address to the last cluster, even a dead one
+            left = Path("/tmp/ray/ray_current_cluster")
+            if address is None and left.is_file() and left.read_text().strip() == f"{ip}:{port}":
+                left.unlink()
+
+
+def _wait_for(text: str, log: Path, process: subprocess.Popen, seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        if text in log.read_text():
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"no {text!r} in:\n{log.read_text()[-3000:]}")
 
 
 @contextmanager
