@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tests.signals.engines import batch_of, run_ranks, schedule_rows
-from tests.signals.megatron_engines import Layout, build_engine, run_pass, save_with_tokenizer
+from tests.signals.engines import run_ranks, schedule_rows
+from tests.signals.megatron_engines import Layout, build_engine, run_log_probs, run_pass, save_with_tokenizer
 from tests.signals.tiny import Row, build_model
 from tests.signals.traffic import cost_of
 from verl_grail.signals.schedule import Limits
@@ -59,20 +59,12 @@ def make_rows(n: int, share: float) -> list[Row]:
 
 
 def _job(rank: int, path: str, layout: Layout, passes: dict[str, tuple]) -> dict[str, Any]:
-    from megatron.core import parallel_state as mpu
-    from verl.utils import tensordict_utils as tu
-
     engine = build_engine(path, layout)
     costs = {}
     for name, (rows, order, plans, request) in passes.items():
         costs[name] = cost_of(lambda a=(engine, rows, order, plans, request): run_pass(*a))
-    rows, order, plans, _ = next(iter(passes.values()))
-    mine = order[mpu.get_data_parallel_rank()]
-    data = batch_of([rows[i] for i in mine], [plans[i] for i in mine])
-    options = dict(use_dynamic_bsz=False, micro_batch_size_per_gpu=2, max_response_len=RESPONSE, temperature=1.0)
-    tu.assign_non_tensor(data, calculate_entropy=True, **options)
-    with engine.eval_mode():
-        costs["log_prob"] = cost_of(lambda: engine.infer_batch(data))
+    rows, order, plans, _ = passes["forward"]
+    costs["log_prob"] = cost_of(lambda: run_log_probs(engine, rows, order, plans))
     return costs
 
 

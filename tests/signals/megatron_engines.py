@@ -110,3 +110,17 @@ def run_pass(engine, rows: list[Row], order: list[list[int]], plans, request: Pa
     if not engine.is_mp_src_rank_with_outputs():
         return {}
     return by_row(rows, mine, out)
+
+
+def run_log_probs(engine, rows: list[Row], order: list[list[int]], plans) -> None:
+    """verl's own log-prob pass over the same rows, two to a micro-batch."""
+    from megatron.core import parallel_state as mpu
+    from verl.utils import tensordict_utils as tu
+
+    mine = order[mpu.get_data_parallel_rank()]
+    data = batch_of([rows[i] for i in mine], [plans[i] for i in mine])
+    longest = max(len(row.response) for row in rows)
+    options = dict(use_dynamic_bsz=False, micro_batch_size_per_gpu=2, max_response_len=longest, temperature=1.0)
+    tu.assign_non_tensor(data, calculate_entropy=True, **options)
+    with engine.eval_mode():
+        engine.infer_batch(data)

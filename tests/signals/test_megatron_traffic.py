@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.signals.engines import batch_of, run_ranks, schedule_rows
-from tests.signals.megatron_engines import Layout, build_engine, run_pass, save_with_tokenizer
+from tests.signals.engines import run_ranks, schedule_rows
+from tests.signals.megatron_engines import Layout, build_engine, run_log_probs, run_pass, save_with_tokenizer
 from tests.signals.tiny import Row, build_model
 from tests.signals.traffic import cost_of
 from verl_grail.signals.schedule import Limits
@@ -22,18 +22,9 @@ def _rows(answers: bool, vectors: bool) -> list[Row]:
 
 
 def _job(rank, path, layout, passes):
-    from megatron.core import parallel_state as mpu
-    from verl.utils import tensordict_utils as tu
-
     engine = build_engine(path, layout)
     costs = {k: cost_of(lambda a=(engine, *args): run_pass(*a)) for k, args in passes.items()}
-    rows, order, plans, _ = passes["forward"]
-    mine = order[mpu.get_data_parallel_rank()]
-    data = batch_of([rows[i] for i in mine], [plans[i] for i in mine])
-    options = dict(use_dynamic_bsz=False, micro_batch_size_per_gpu=2, max_response_len=TOKENS, temperature=1.0)
-    tu.assign_non_tensor(data, calculate_entropy=True, **options)
-    with engine.eval_mode():
-        costs["log_prob"] = cost_of(lambda: engine.infer_batch(data))
+    costs["log_prob"] = cost_of(lambda: run_log_probs(engine, *passes["forward"][:3]))
     return costs
 
 
