@@ -84,6 +84,16 @@ def test_importing_verl_imports_nothing_of_ours_that_is_heavy(wheel_python, tmp_
     _run(wheel_python, code, tmp_path, VERL_PLATFORM="")
 
 
+def test_methods_are_found_by_verls_own_entry_point(wheel_python, tmp_path):
+    command = ["-m", "verl.trainer.main_ppo", "+method=grail", "algorithm.grail.leaf=middle", "--cfg", "job"]
+    done = subprocess.run(
+        [str(wheel_python), *command], cwd=tmp_path, env={**os.environ, **cpu_env()},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert all(line in done.stdout for line in ("adv_estimator: grail", "leaf: middle", "trainer_mode: grail_sync"))
+
+
 def test_doctor_here(wheel_python, tmp_path):
     done = subprocess.run(
         [str(wheel_python), "-m", "verl_grail.cli", "doctor"], cwd=tmp_path, env={**os.environ, **cpu_env()},
