@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.signals.engines import batch_of, build_engine, run_pass, run_ranks, schedule_rows
-from tests.signals.tiny import Row, build_model, oar_g_reference, ragged_rows, reference, save_model
+from tests.signals.tiny import Row, attribution, build_model, oar_g_reference, ragged_rows, reference, save_model
 from verl_grail.core.oar_g import noise
 from verl_grail.signals.request import EMPTY_PLAN, Column, PassRequest
 from verl_grail.signals.schedule import Limits
@@ -77,6 +77,14 @@ def test_predictor_alignment_and_raw_gradient(models):
     path, model = models["qwen3"]
     results = _run(path, 1, {}, Limits(rows=4), alignment="predictor", raw_gradient=True)
     _compare(results, model, alignment="predictor", raw=True)
+
+
+def test_a_measure_of_ones_own(models):
+    path, model = models["qwen3"]
+    results = _run(path, 2, {}, Limits(rows=4), measure="tests.signals.tiny:attribution")
+    for i, row in enumerate(ROWS):
+        want = reference(model, row, TAU, measure=attribution).saliency[len(row.prompt) :]
+        torch.testing.assert_close(results[i]["saliency"], want, atol=1e-5 * max(want.max().item(), 1e-3), rtol=1e-4)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -7,7 +7,7 @@ import torch
 
 from tests.signals.engines import batch_of, run_ranks, schedule_rows
 from tests.signals.megatron_engines import Layout, build_engine, run_pass, save_with_tokenizer
-from tests.signals.tiny import Row, build_model, oar_g_reference, ragged_rows, reference
+from tests.signals.tiny import Row, attribution, build_model, oar_g_reference, ragged_rows, reference
 from verl_grail.core.oar_g import noise
 from verl_grail.signals.request import EMPTY_PLAN, Column, PassRequest
 from verl_grail.signals.schedule import Limits
@@ -133,6 +133,14 @@ def test_predictor_alignment_and_raw_gradient(models, layout):
     path, model = models["qwen3"]
     results = run(path, layout, Limits(rows=4), alignment="predictor", raw_gradient=True)
     compare(results, model, alignment="predictor", raw=True)
+
+
+def test_a_measure_of_ones_own(models):
+    path, model = models["qwen3"]
+    results = run(path, Layout(tp=2, pp=2), Limits(rows=4), measure="tests.signals.tiny:attribution")
+    for i, row in enumerate(ROWS):
+        want = reference(model, row, TAU, measure=attribution).saliency[len(row.prompt) :]
+        torch.testing.assert_close(results[i]["saliency"], want, atol=1e-5 * max(want.max().item(), 1e-3), rtol=1e-4)
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(tp=2, pp=2), Layout(tp=2, cp=2), Layout(dp=2)], ids=str)

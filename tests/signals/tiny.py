@@ -94,7 +94,19 @@ class Expected:
     vector: torch.Tensor
 
 
-def reference(model, row: Row, temperature: float = 1.0, leaf: str = "embeddings", raw: bool = False) -> Expected:
+def norm(activation: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """GRAIL's saliency."""
+    return (activation * gradient).norm(dim=-1)
+
+
+def attribution(activation: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Another measure, for ``algorithm.grail.measure``."""
+    return (activation * gradient).sum(-1).abs()
+
+
+def reference(
+    model, row: Row, temperature: float = 1.0, leaf: str = "embeddings", raw: bool = False, measure=norm
+) -> Expected:
     """Log-probs, entropy, saliency (token-aligned over prompt + response) and vector of one row, by plain autograd.
 
     Written from the formulas: L = -sum over the answer of log softmax(W h / tau)[y], s_t = ||e_t * dL/de_t||, and
@@ -127,7 +139,7 @@ def reference(model, row: Row, temperature: float = 1.0, leaf: str = "embeddings
     a, b = row.answer
     if b > a:
         (grad,) = torch.autograd.grad(-log_probs[a:b].sum(), kept["leaf"])
-        saliency = (kept["leaf"] * grad)[0].norm(dim=-1).detach()
+        saliency = measure(kept["leaf"], grad)[0].detach()
     total, count = torch.zeros(hidden.shape[1]), 0
     for t in range(*row.vector):
         if t in row.holes:

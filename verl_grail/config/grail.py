@@ -46,6 +46,11 @@ class GrailConfig(Section):
     leaf: str = "embeddings"
     """Where saliency is taken: ``embeddings``, or the output of block 1 (``first``), L//2 (``middle``), L-1
     (``last``)."""
+    measure: Optional[str] = None  # noqa: UP045
+    """A signal of your own, ``module:name`` or ``file.py:name``: (activation, gradient) at the leaf -> one number per
+    token; null: GRAIL's norm of their product."""
+    rule: Optional[str] = None  # noqa: UP045
+    """A weight rule of your own, given the same way: (saliency, reasoning) of a rollout -> weights; null: GRAIL's."""
     mask_truncated: bool = False
     """Take completions cut at the length limit out of the loss; they still count in their group's mean."""
     skip_zero_advantage: bool = True
@@ -63,6 +68,8 @@ class GrailConfig(Section):
         self._choice("box", "last", "first")
         self._choice("stats", "reasoning", "all")
         self._choice("leaf", "embeddings", "first", "middle", "last")
+        self._function("measure")
+        self._function("rule")
         for name in ("w_mean", "sigma_w", "w_min", "w_max"):
             self._number(name, 0.0, 1e6)
         if not self.w_min <= self.w_mean <= self.w_max:

@@ -44,6 +44,17 @@ class Section:
         if not math.isfinite(value) or not low <= value <= high:
             raise ConfigError(f"{self.key}.{name}={value} must lie between {low} and {high}")
 
+    def _function(self, name: str) -> None:
+        path = getattr(self, name)
+        if path is None:
+            return
+        from verl_grail.core.answers import load_function  # not with every import of verl
+
+        try:
+            load_function(path, name, ())
+        except ValueError as e:
+            raise ConfigError(f"{self.key}.{e}") from e
+
     def _reading(self, presets: dict[str, dict[str, Any]]) -> None:
         """Fill the fields left at None with the values of the chosen reading."""
         self._choice("reading", *READINGS)

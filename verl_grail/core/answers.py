@@ -202,15 +202,20 @@ def _checked(found: Sequence[int], length: int) -> Match:
     return Match(start, content_start, content_end, end)
 
 
-def load_function(path: str) -> Callable[[str], Any]:
+def load_function(path: str, setting: str = "locator", names: Sequence[str] = LOCATORS) -> Callable[..., Any]:
     """A function given as ``module:name`` or ``file.py:name``.
 
+    Args:
+        setting: its name, for messages.
+        names: what the setting takes besides a function.
+
     Raises:
-        ValueError: it cannot be found; the message names the path.
+        ValueError: it cannot be found; the message names the setting and the path.
     """
     where, _, name = path.rpartition(":")
     if not where or not name.isidentifier():
-        raise ValueError(f"locator={path!r} is not one of {', '.join(LOCATORS)}, and no function as module:name")
+        either = f"one of {', '.join(names)}, and no function" if names else "a function"
+        raise ValueError(f"{setting}={path!r} is not {either} as module:name")
     try:
         if where.endswith(".py"):
             spec = importlib.util.spec_from_file_location(Path(where).stem, where)
@@ -222,4 +227,4 @@ def load_function(path: str) -> Callable[[str], Any]:
             module = importlib.import_module(where)
         return getattr(module, name)
     except (ImportError, OSError, AttributeError) as e:
-        raise ValueError(f"locator={path!r} cannot be loaded: {e}") from e
+        raise ValueError(f"{setting}={path!r} cannot be loaded: {e}") from e

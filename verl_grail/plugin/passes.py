@@ -134,6 +134,7 @@ class SignalRunner:
         extra: dict[str, Any] = {}
         if isinstance(section, GrailConfig):
             extra = {"method": "grail", "leaf": section.leaf, "alignment": str(section.alignment)}
+            extra["measure"] = section.measure
         elif isinstance(section, OarGConfig):
             extra = {"method": "oar_g", "noise_std": section.noise_std, "seed": section.seed, "step": step}
         return PassRequest(

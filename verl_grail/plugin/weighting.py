@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from verl_grail.config import GrailConfig, OarGConfig
-from verl_grail.core.answers import AnswerPolicy
-from verl_grail.core.grail import RowOutcome, grail_weights
+from verl_grail.core.answers import AnswerPolicy, load_function
+from verl_grail.core.grail import GrailWeights, RowOutcome, grail_weights
 from verl_grail.core.oar_g import oar_g_weights
 from verl_grail.core.regions import Regions, regions_from_spans
 from verl_grail.core.spans import AnswerSpan, locate_answer
@@ -148,6 +148,8 @@ def weigh_grail(rows: StepRows, plan: WeightingPlan, section: GrailConfig, salie
             "checkpointing that drops input gradients, does this"
         )
     name = "grail"
+    if section.rule is not None:
+        done = _by_own_rule(section.rule, done, plan, rows, saliency)
     weighted = (done.outcome == RowOutcome.WEIGHTED).unsqueeze(1) & rows.response_mask.bool()
     metrics = _row_metrics(name, rows, plan, done.outcome) | _weight_metrics(name, done.weights, weighted)
     scored = max(int(done.scored.sum()), 1)
@@ -157,6 +159,31 @@ def weigh_grail(rows: StepRows, plan: WeightingPlan, section: GrailConfig, salie
     for q in (10, 90):
         metrics[f"{name}/grad_norm_p{q}"] = float(np.percentile(s, q)) if s.size else 0.0
     return Weighting(name, done.weights, done.outcome, metrics)
+
+
+def _by_own_rule(
+    path: str, done: GrailWeights, plan: WeightingPlan, rows: StepRows, saliency: torch.Tensor
+) -> GrailWeights:
+    """Weights of a user's rule on the rows that GRAIL would weigh; rows where they are not finite are left at 1.
+
+    Raises:
+        RuntimeError: the rule returned another shape.
+    """
+    rule = load_function(path, "rule", ())
+    weights, outcome = torch.ones_like(done.weights), done.outcome.clone()
+    for row in torch.nonzero(outcome == RowOutcome.WEIGHTED).flatten().tolist():
+        n = len(rows.responses[row])
+        found = torch.as_tensor(rule(saliency[row, :n].float(), plan.regions.reasoning[row, :n]), dtype=torch.float32)
+        if found.shape != (n,):
+            raise RuntimeError(
+                f"algorithm.grail.rule={path} returned shape {tuple(found.shape)} for a response of {n} tokens"
+            )
+        if not bool(torch.isfinite(found).all()):
+            outcome[row] = int(RowOutcome.NON_FINITE)
+            continue
+        weights[row, :n] = torch.where(rows.response_mask[row, :n].bool(), found, 1.0)
+    nothing = torch.zeros_like(done.clipped_low)
+    return replace(done, weights=weights, outcome=outcome, clipped_low=nothing, clipped_high=nothing)
 
 
 def weigh_oar_g(rows: StepRows, plan: WeightingPlan, section: OarGConfig, influence: torch.Tensor) -> Weighting:

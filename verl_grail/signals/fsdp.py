@@ -16,13 +16,13 @@ from tensordict import TensorDict
 from verl.utils.device import get_device_id, get_device_name
 
 from verl_grail.config import ConfigError
-from verl_grail.core.grail import saliency_norm
 from verl_grail.core.head import HeadResult
 from verl_grail.core.oar_g import influence, noise
 from verl_grail.signals.batches import Collected, micro_batch, pass_inputs, positions_of
 from verl_grail.signals.headrun import HeadRun, OutputLayer
 from verl_grail.signals.hf import ModelParts, check_model
 from verl_grail.signals.hooks import Leaf, checkpointing_in_eval, replaced_head, settle_fsdp1
+from verl_grail.signals.measure import measure_of
 from verl_grail.signals.positions import Positions
 from verl_grail.signals.request import Column, PassRequest
 
@@ -111,6 +111,7 @@ class SignalPass:
         self.engine = engine
         self.request = request
         self.parts = check_engine(engine, request.leaf)
+        self._measure = measure_of(request)
 
     def run(self, data: TensorDict) -> dict[str, torch.Tensor]:
         """Run the pass; the engine must be in its eval mode.
@@ -146,7 +147,7 @@ class SignalPass:
         if request.method == "grail":
             run, leaf = HeadRun(request, at, grail=True), Leaf(self.parts, request.leaf)
             part, gradient = self._gradient(micro, run, leaf)
-            flat = saliency_norm(leaf.activation, gradient).flatten()
+            flat = self._measure(leaf.activation, gradient).flatten()
             return run.result, part.pick(flat, at.token - 1 if request.alignment == "predictor" else at.token)
         clean = HeadRun(request, at, mean_logits=True)
         with torch.no_grad():

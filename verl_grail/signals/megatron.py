@@ -24,13 +24,13 @@ from verl.models.mcore import get_mcore_engine_forward_fn
 from verl.utils.device import get_device_id
 
 from verl_grail.config import ConfigError
-from verl_grail.core.grail import saliency_norm
 from verl_grail.core.head import Vocabulary
 from verl_grail.core.oar_g import influence, noise
 from verl_grail.signals.batches import Collected, micro_batch, pass_inputs, positions_of
 from verl_grail.signals.headrun import HeadRun, OutputLayer
 from verl_grail.signals.hf import check_config, leaf_layer
 from verl_grail.signals.hooks import replaced_head
+from verl_grail.signals.measure import measure_of
 from verl_grail.signals.packed import PackedPart, SequenceShare
 from verl_grail.signals.pipeline import frozen, recompute_in_eval, removed, unwrap
 from verl_grail.signals.positions import Positions
@@ -74,6 +74,7 @@ class MegatronPass:
 
     def __init__(self, engine: Any, request: PassRequest):
         check_megatron(engine, request.leaf)
+        self._measure = measure_of(request)
         self.engine, self.request, self.config = engine, request, engine.tf_config
         self.chunks = list(map(unwrap, engine.module))
         self.layout = engine._get_context_parallel_layout(self.chunks[0])
@@ -279,7 +280,7 @@ class MegatronPass:
     def _on_gradient(self, micro: _Micro, leaf: torch.Tensor) -> None:
         gradient, leaf.grad = leaf.grad, None
         assert gradient is not None and micro.activation is not None
-        measure = influence if self._noisy else saliency_norm
+        measure = influence if self._noisy else self._measure
         micro.influence = measure(micro.activation, gradient).flatten()
         micro.activation = None  # nothing of size (t, d) stays
 

@@ -43,6 +43,7 @@ class PassRequest:
         raw_gradient: vectors of the raw gradient (ablation).
         leaf: ``embeddings``, ``first``, ``middle`` or ``last``.
         alignment: ``token`` or ``predictor``.
+        measure: function for `core.answers.load_function` in the place of GRAIL's saliency norm.
         temperature: of log-probs and answer loss.
         chunk: positions per output-layer chunk.
         noise_std, seed, step: OAR-G's noise.
@@ -56,6 +57,7 @@ class PassRequest:
     raw_gradient: bool = False
     leaf: str = "embeddings"
     alignment: str = "token"
+    measure: str | None = None
     temperature: float = 1.0
     chunk: int = 512
     noise_std: float = 0.0
