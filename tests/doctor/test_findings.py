@@ -76,6 +76,13 @@ def test_this_process_passes():
         assert all(all(names.values()) for names in facts["registered"].values())
 
 
+def test_what_one_process_says_twice_is_the_same():
+    """The CPU platform answers for vLLM's version once verl is imported."""
+    from verl_grail.doctor.cluster import NODE_ROLES
+
+    assert judge([probe(role) for role in ("driver", *NODE_ROLES)], NEEDS) == []
+
+
 def test_a_probe_survives_what_imports_do(monkeypatch):
     import importlib
 

