@@ -36,19 +36,20 @@ def assert_trained(run):
     """Rollouts of the second step agree with the actor: the weights that vLLM got are those of the first update."""
     for step in (1, 2):
         metrics = run.metrics[step]
-        assert metrics["grail/rows/weighted"] > 0 and metrics["gar/rows/pass"] > 0
+        assert metrics["grail/rows/weighted"] > 0
         assert metrics["training/rollout_probs_diff_max"] < 1e-4
         assert metrics["actor/grad_norm"] > 0 and metrics["actor/lr"] > 0
+    assert run.metrics[1]["gar/rows/pass"] > 0 and run.metrics[1]["gar/bonus_mean"] >= 0
 
 
 def test_tensor_parallel(verl):
     options = [*megatron_overrides(2, 1), *BOTH]
-    assert_trained(verl("megatron-tp2", options, n_ranks=2, without=("fsdp_config",), lr=1e-3))
+    assert_trained(verl("megatron-tp2", options, n_ranks=2, without=("fsdp_config",)))
 
 
 def test_a_recipe_with_two_pipeline_stages_on_two_nodes(task, tmp_path):
     """The scripts that a cluster would run: Ray on both nodes, the doctor, the recipe."""
-    small = [o for o in task_overrides(task, 1, "grail_sync", lr=1e-3) if "fsdp_config" not in o]
+    small = [o for o in task_overrides(task, 1, "grail_sync") if "fsdp_config" not in o]
     small += [*run_overrides(tmp_path, None, 2), *megatron_overrides(1, 2), "reward.reward_manager.name=gar"]
     small += ["trainer.nnodes=2", "trainer.val_before_train=False", "actor_rollout_ref.actor.optim.lr_warmup_steps=0"]
     # the recipe's 50 would make vLLM's probabilities those of the truncated distribution, and the actor's are not
