@@ -1,4 +1,5 @@
 # GAR's published set-up (arXiv 2609.03342), for gar_grpo, gar_reinforce_pp and their baselines; trained there with slime.
+# lengths, learning rate and clipping are not published: these are ours
 PROMPT=1024 RESPONSE=8192
 VERL_METHOD=$METHOD
 
