@@ -1,6 +1,6 @@
 # GAR's published set-up (arXiv 2609.03342), for gar_grpo, gar_reinforce_pp and their baselines; trained there with slime.
-# lengths, learning rate and clipping are not published: these are ours
-PROMPT=1024 RESPONSE=8192
+# Lengths, learning rate, clipping and evaluation during training are not published: these are ours.
+PROMPT=${PROMPT:-1024} RESPONSE=${RESPONSE:-8192}
 VERL_METHOD=$METHOD
 
 PAPER=(
@@ -11,7 +11,8 @@ PAPER=(
   "$ACTOR.optim.lr=1e-6" "$ACTOR.optim.clip_grad=1.0"
 )
 # the gar manager checks the tags itself; without it the same grader does
+FUNCTIONS=$(dirname "$(dirname "$HERE")")/reward_fns
 case $METHOD in
-  gar_*) PAPER+=(reward.custom_reward_function.path="$HERE/../../reward_fns/math_boxed.py") ;;
-  *) PAPER+=(reward.custom_reward_function.path="$HERE/../../reward_fns/strict_format.py") ;;
+  gar_*) PAPER+=("reward.custom_reward_function.path=$(literal "$FUNCTIONS/math_boxed.py")") ;;
+  *) PAPER+=("reward.custom_reward_function.path=$(literal "$FUNCTIONS/strict_format.py")") ;;
 esac

@@ -37,13 +37,14 @@ PYTHON
 
 head_answers() { timeout 5 bash -c "exec 3<>/dev/tcp/$HEAD/$PORT" 2>/dev/null; }
 
-RAY=
+# where Ray writes the address of the last cluster that was started or joined here
+LAST=${RAY_TMPDIR:-${TMPDIR:-/tmp}}/ray/ray_current_cluster
+RAY='' OURS=''
 stop() {
   [ -z "$RAY" ] || kill "$RAY" 2>/dev/null || true
   [ -z "$RAY" ] || wait "$RAY" 2>/dev/null || true
-  # what Ray leaves here would send the next ray.init() of this machine to a cluster that is gone
-  local left=${RAY_TMPDIR:-/tmp/ray}/ray_current_cluster
-  if grep -qs "^$HEAD:$PORT" "$left"; then rm -f "$left"; fi
+  # left behind, it would send the next ray.init() of this machine to a cluster that is gone
+  if [ -n "$OURS" ] && [ "$(cat "$LAST" 2>/dev/null)" = "$OURS" ]; then rm -f "$LAST"; fi
 }
 trap stop EXIT
 
@@ -59,6 +60,7 @@ if [ "$NODE_RANK" != 0 ]; then
   while [ $missed -lt 5 ]; do
     kill -0 $RAY 2>/dev/null || { echo "with_ray: Ray on rank $NODE_RANK has ended" >&2; exit 1; }
     sleep 2
+    OURS=$(cat "$LAST" 2>/dev/null || true)
     if head_answers; then missed=0; else missed=$((missed + 1)); fi
   done
   echo "with_ray: the head has gone, rank $NODE_RANK ends" >&2
@@ -76,6 +78,8 @@ until n=$(living 2>/dev/null) && [ "$n" -ge "$NNODES" ]; do
   sleep 2
 done
 
+OURS=$(cat "$LAST" 2>/dev/null || true)
+
 export RAY_ADDRESS="$HEAD:$PORT"
-verl-grail doctor --ray "$RAY_ADDRESS"
+verl-grail doctor --ray "$RAY_ADDRESS" --seconds "$WAIT"
 "$@"

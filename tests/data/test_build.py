@@ -93,7 +93,9 @@ def test_split_and_limit_are_functions_of_the_problem():
 def test_what_typesetting_varies_does_not_make_another_problem():
     same = [r"Solve $x + 2 = 5$.", r"solve \left $x+2=5$", r"Solve  $x\,+\,2 = 5$ ."]
     assert len({normalised(t) for t in same}) == 1
-    assert len({normalised(t) for t in ("Solve $x + 2 = 5$.", "Solve $x - 2 = 5$.", "Solve $x + 2 = 6$.")}) == 3
+    different = ["Solve $x + 2 = 5$.", "Solve $x - 2 = 5$.", "Solve $x + 2 = 6$.", "1.5% of 20", "15% of 20", "$5!+1$"]
+    different += ["$5+1$", "$|x|=1$", "$x=1$", "$2(x+1)$", "$2x+1$", "$(a+b)c$", "$a+bc$", "\u6c42$x>0$", "\u8bc1$x>0$"]
+    assert len({normalised(t) for t in different}) == len(different)
 
 
 def test_a_missing_column_is_named():

@@ -23,6 +23,7 @@ def report(role="driver", ip="10.0.0.1", **changes):
         "registered": {"advantage estimators": {"grail": True}},
         "platform": "PlatformCUDA",
         "device": "cuda",
+        "devices": 1,
         "engines": ["fsdp"],
         "errors": [],
     }
@@ -51,6 +52,7 @@ def test_nothing_is_found_where_all_is_well():
         (report(registered={"reward managers": {"gar": False}}), "reward manager gar", "VERL_USE_EXTERNAL_PLUGINS"),
         (report(errors=[("import verl", "ImportError: x")]), "import verl: ImportError: x", "mend"),
         (report("actor", engines=[]), "no engine for device cuda", "torch"),
+        (report("actor", devices=0, gpus=8.0), "torch 1.0 sees no device of kind cuda", "driver"),
         (
             {"host": "?", "ip": "10.0.0.2", "role": "actor", "errors": [("probe", "no answer")]},
             "no answer",
@@ -64,9 +66,19 @@ def test_what_is_wrong_comes_with_its_mend(other, what, mend):
     assert found.fatal and what in found.what and mend in found.mend and "10.0.0.2" in found.where
 
 
-def test_another_platform_is_worth_a_note():
-    (found,) = judge([report(), report("reward", platform="PlatformCPU")], NEEDS)
-    assert not found.fatal and "VERL_PLATFORM" in found.mend
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (report("reward", platform="PlatformCPU"), "platform is PlatformCPU"),
+        (report("actor", devices=0), "sees no device"),  # a node that Ray knows no GPU of, or this process
+        (with_version("mbridge", None, role="actor"), "mbridge is missing, but 1.0"),
+        (with_version("flash-attn", "2.0", role="actor"), "flash-attn 2.0, but 1.0"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_what_only_some_runs_need_is_worth_a_note(other, what):
+    (found,) = judge([report(), other], NEEDS)
+    assert not found.fatal and what in found.what
 
 
 def test_this_process_passes():

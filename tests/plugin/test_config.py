@@ -51,6 +51,9 @@ def run_config():
         (GrailConfig, {"select_by": "luck"}, r"algorithm\.grail\.select_by='luck'"),
         (GrailConfig, {"delimiter_weight": "w_max"}, r"algorithm\.grail\.delimiter_weight='w_max'"),
         (GrailConfig, {"mask_truncated": "perhaps"}, r"algorithm\.grail\.mask_truncated='perhaps'"),
+        (GrailConfig, {"rule": "math:sqrt", "sigma_w": 0.1}, r"algorithm\.grail\.sigma_w is not read while .*\.rule"),
+        (GrailConfig, {"rule": "math:sqrt", "w_max": 9.0}, r"algorithm\.grail\.w_max is not read while .*\.rule"),
+        (GrailConfig, {"rule": "mine.py:f"}, r"algorithm\.grail\.rule='mine\.py:f' .* absolute"),
         (GrailConfig, [1, 2], r"algorithm\.grail must be a mapping"),
         (OarGConfig, {"quantile": 1.5}, r"algorithm\.oar_g\.quantile=1\.5"),
         (OarGConfig, {"noise_std": -1.0}, r"algorithm\.oar_g\.noise_std=-1\.0"),
@@ -123,6 +126,15 @@ def test_interpolated_values_are_validated_resolved(run_config):
         (
             ["+algorithm.signals.backward_micro_batch_size_per_gpu=9", "actor_rollout_ref.actor.use_dynamic_bsz=True"],
             r"algorithm\.signals\.backward_micro_batch_size_per_gpu is not read",
+        ),
+        (
+            [
+                "actor_rollout_ref.actor.use_dynamic_bsz=True",
+                "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=600",
+                "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2",
+                "data.max_response_length=800",
+            ],
+            r"ppo_max_token_len_per_gpu=600 cannot hold .* = 1312 tokens over 2 ranks: set it to 656 or more",
         ),
         (["+rollout.nnodes=1"], r"one-step-off trainer"),
         (
@@ -205,6 +217,8 @@ def test_token_budgets_count_the_context_parallel_ranks(run_config):
         "actor_rollout_ref.actor.use_dynamic_bsz=True",
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=100",
         "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=300",
+        "data.max_prompt_length=80",
+        "data.max_response_length=120",
     )
     forward, backward = pass_limits(config, check_run(config))
     assert (forward.tokens, backward.tokens) == (600, 200)
@@ -293,6 +307,7 @@ def test_token_budgets_count_the_ranks_that_share_a_sequence(run_config, old):
     config = run_config(
         "actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=100",
         "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=300", key,
+        "data.max_prompt_length=80", "data.max_response_length=120",
     )  # fmt: skip
     forward, backward = pass_limits(config, check_run(config))
     assert (forward.tokens, backward.tokens) == (600, 200)

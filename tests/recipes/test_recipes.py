@@ -39,6 +39,18 @@ METHODS = {
 """Published set-up -> method -> advantage estimator and reward manager."""
 
 
+MODELS = {
+    "qwen3-4b": "Qwen/Qwen3-4B",
+    "qwen3-8b": "Qwen/Qwen3-8B",
+    "deepseek-r1-distill-llama-8b": "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
+    "octothinker-3b-short": "OctoThinker/OctoThinker-3B-Short-Base",
+    "octothinker-8b-short": "OctoThinker/OctoThinker-8B-Short-Base",
+    "qwen3-4b-base": "Qwen/Qwen3-4B-Base",
+    "qwen3-8b-base": "Qwen/Qwen3-8B-Base",
+}
+"""Name in a recipe's -> on the hub."""
+
+
 def test_there_is_a_recipe_for_every_row_of_the_papers():
     models = {
         "qwen3": ("qwen3-4b", "qwen3-8b"),
@@ -69,7 +81,8 @@ def test_it_composes_to_the_published_set_up(recipe, hydra, tmp_path):
     model, method, backend = recipe.stem.removeprefix("run_").split("_", 1)[0], *_named(recipe)
     actor, rollout, algorithm = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm
     paper = PAPERS[recipe.parent.name]
-    assert model.startswith(config.actor_rollout_ref.model.path.split("/")[1].lower().removesuffix("-base"))
+    assert config.actor_rollout_ref.model.path == MODELS[model]
+    assert bool(config.actor_rollout_ref.model.custom_chat_template) == model.startswith("octothinker")
     assert (algorithm.adv_estimator, config.reward.reward_manager.name) == METHODS[paper][method]
     assert actor.strategy == backend and config.trainer.nnodes == 2 and config.trainer.n_gpus_per_node == 4
     assert actor.optim.lr == 1e-6 and actor.optim.clip_grad == 1.0 and rollout.temperature == 1.0
@@ -91,6 +104,45 @@ def _named(recipe) -> tuple[str, str]:
     """Method and backend of a recipe's name."""
     rest = recipe.stem.removeprefix("run_").split("_", 1)[1]
     return tuple(rest.rsplit("_", 1))
+
+
+def test_runs_have_folders_of_their_own_and_do_not_go_on_by_themselves(hydra, tmp_path):
+    folders = set()
+    for method, env in (("grail", {}), ("grpo", {}), ("grail", {"SEED": "2"}), ("grail", {"RUN": "middle"})):
+        recipe = ROOT / f"recipes/qwen3/run_qwen3-8b_{method}_fsdp2.sh"
+        config = hydra(command_of(recipe, tmp_path, CHECKPOINTS="/all", **env)[2:])
+        folders.add((config.trainer.default_local_dir, config.trainer.rollout_data_dir, config.trainer.experiment_name))
+        assert config.trainer.default_local_dir.startswith("/all/Qwen3-8B_")
+        assert config.trainer.resume_mode == "disable"
+        seed = int(env.get("SEED", 1))
+        assert (config.data.seed, config.actor_rollout_ref.rollout.seed) == (seed, seed)
+    assert len(folders) == 4
+    assert hydra(command_of(recipe, tmp_path, RESUME="auto")[2:]).trainer.resume_mode == "auto"
+
+
+def test_odd_paths_and_lists_reach_verl_as_they_are(hydra, tmp_path):
+    odd, several = "/data/run=1, it's (new)/{t}.parquet", "[a.parquet,b.parquet]"
+    recipe = ROOT / "recipes/qwen3/run_qwen3-8b_grail_fsdp2.sh"
+    config = hydra(command_of(recipe, tmp_path, TRAIN_FILES=odd, VAL_FILES=several, MODEL="/models/my(1)=x")[2:])
+    assert config.data.train_files == odd and list(config.data.val_files) == ["a.parquet", "b.parquet"]
+    assert config.actor_rollout_ref.model.path == "/models/my(1)=x"
+
+
+@pytest.mark.parametrize("backend", ["fsdp2", "megatron"])
+def test_token_budgets_follow_the_response_length(hydra, tmp_path, backend):
+    recipe = ROOT / f"recipes/qwen3/run_qwen3-8b_grail_{backend}.sh"
+    config = hydra(command_of(recipe, tmp_path, RESPONSE="16384")[2:])
+    assert config.data.max_response_length == config.actor_rollout_ref.actor.loss_scale_factor == 16384
+    assert config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == 2 * (1024 + 16384)
+    check_run(config)
+
+
+def test_a_recipe_can_check_itself(tmp_path):
+    stub(tmp_path, "verl-grail", f'printf "%s\\n" "$@" > {tmp_path}/checked')
+    env = {**os.environ, "CHECK": "1", "TRAIN_FILES": "a", "VAL_FILES": "b", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["bash", str(ROOT / "recipes/qwen3/run_qwen3-8b_grail_fsdp2.sh"), "x=y"], env=env, check=True)
+    said = (tmp_path / "checked").read_text().splitlines()
+    assert said[:2] == ["check", "+method=grail"] and said[-1] == "x=y"
 
 
 def test_overrides_come_last(hydra, tmp_path):

@@ -77,3 +77,13 @@ class GrailConfig(Section):
                 f"{self.key}: w_min <= w_mean <= w_max is needed, but {self.key}.w_min={self.w_min}, "
                 f"{self.key}.w_mean={self.w_mean}, {self.key}.w_max={self.w_max}"
             )
+
+    def refuse_dead(self, given: set[str]) -> None:
+        """Settings of GRAIL's own rule under another one."""
+        if self.rule is None:
+            return
+        dead = {"sigma_w", "stats"}
+        if not self.correct_unselected:  # which corrects unselected rollouts by GRAIL's weights
+            dead |= {"w_mean", "w_min", "w_max", "delimiter_weight"}
+        if unread := sorted(given & dead):
+            raise ConfigError(f"{self.key}.{unread[0]} is not read while {self.key}.rule is set: drop one of them")

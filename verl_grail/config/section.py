@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 BASE_ESTIMATORS = (
@@ -48,6 +49,11 @@ class Section:
         path = getattr(self, name)
         if path is None:
             return
+        where = path.rpartition(":")[0]
+        if where.endswith(".py") and not os.path.isabs(where):
+            raise ConfigError(
+                f"{self.key}.{name}={path!r} must be an absolute path: workers have another working directory"
+            )
         from verl_grail.core.answers import load_function  # not with every import of verl
 
         try:

@@ -42,9 +42,9 @@ class Options:
 
 
 def normalised(text: str) -> str:
-    """A problem's text with what typesetting varies taken out, for comparing problems."""
-    text = re.sub(r"\\[,;!: ]|\\(?:left|right|displaystyle|text)\b|[$~]", " ", text.lower())
-    return re.sub(r"[^a-z0-9+\-*/=<>^_\\]+", "", text)
+    """A problem's text without what typesetting varies: case, spaces, dollar signs, the full stop at its end."""
+    text = re.sub(r"\\[,;!: ]|\\(?:left|right|displaystyle)\b|[$~\s]", "", text.lower())
+    return text.rstrip(".?:;")
 
 
 def identity(text: str) -> str:
@@ -125,5 +125,9 @@ def _row(name: str, key: str, problem: Problem, options: Options) -> dict[str, A
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": problem.answer},
         "expert_solution": problem.solutions[: options.max_solutions],
-        "extra_info": {"index": key, "problem": problem.text, **{k: str(v) for k, v in problem.info.items() if v}},
+        "extra_info": {
+            "index": key,
+            "problem": problem.text,
+            **{k: str(v) for k, v in problem.info.items() if v is not None},
+        },
     }

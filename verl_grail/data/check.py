@@ -57,13 +57,17 @@ class Report:
 
 def problem_of(row: Row) -> str:
     """The question of a row: what `build` noted, else its last user message without an instruction of ours."""
-    noted = (row.get("extra_info") or {}).get("problem") if isinstance(row.get("extra_info"), dict) else None
-    if noted:
-        return str(noted)
+    if noted := _noted(row):
+        return noted
     text = _content(row.get("prompt"))
     for instruction in INSTRUCTIONS.values():
         text = text.removesuffix(instruction)
     return text.strip()
+
+
+def _noted(row: Row) -> str:
+    extra = row.get("extra_info")
+    return str(extra.get("problem") or "") if isinstance(extra, dict) else ""
 
 
 def _content(prompt: Any) -> str:
@@ -109,6 +113,10 @@ def check_rows(
             report.note(report.wrong, "no reward_model.ground_truth", number)
         elif not readable(str(gold)):
             report.note(report.doubtful, "a gold that the grader cannot read: the row is dropped", number)
+        if evaluation and not _noted(row):
+            report.note(
+                report.doubtful, "no extra_info.problem: an overlap is missed under another instruction", number
+            )
         name = identity(problem_of(row))
         if name in seen:
             report.note(report.doubtful, "the problem of an earlier row", number)

@@ -89,7 +89,7 @@ def _gather(cluster: list[Node], seconds: float) -> list[dict[str, Any]]:
             reports.append(_silent(node, role, f"{why} ({seconds:.0f} s)"))
             continue
         try:
-            reports.append({**ray.get(reference), "ip": node.ip})
+            reports.append({**ray.get(reference), "ip": node.ip, "gpus": node.gpus})
         except ray.exceptions.RayError as e:
             reports.append(_silent(node, role, str(e).strip().splitlines()[-1]))
     return reports

@@ -11,6 +11,8 @@ from packaging.version import Version
 
 SAME = ("verl-grail", "verl", "torch", "transformers", "ray", "TransferQueue", "tensordict", "vllm")
 """Distributions that have to have one version in all processes of a run."""
+ALIKE = ("megatron-core", "mbridge", "flash-attn")
+"""Those that some runs need, and then on all nodes alike."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ def judge(reports: list[dict[str, Any]], requirements: Iterable[str] = ()) -> li
     findings: list[Finding] = []
     for report in reports:
         found = _own(report, needed)
-        findings += found or _against(report, reports[0])
+        findings += found
+        if not any(f.fatal for f in found):
+            findings += _against(report, reports[0])
     return _once(findings)
 
 
@@ -73,11 +77,21 @@ def _own(report: dict[str, Any], needed: dict[str, Requirement]) -> list[Finding
                 "set VERL_USE_EXTERNAL_PLUGINS to auto, or to a list with verl_grail in it, on this node",
             )
         )
-    if report["role"] == "actor" and not report["engines"] and not findings:
-        findings.append(
-            Finding(where, f"verl has no engine for device {report['device']}", "install a torch that sees the GPUs")
-        )
+    if report["role"] == "actor" and not findings:
+        findings += _device(report, where)
     return findings
+
+
+def _device(report: dict[str, Any], where: str) -> list[Finding]:
+    """An actor needs an engine for its device, and the device; Ray may know of GPUs that torch does not see."""
+    if not report["engines"]:
+        return [Finding(where, f"verl has no engine for device {report['device']}", "install a torch for that device")]
+    if report["devices"]:
+        return []
+    expected = report.get("gpus", 0) >= 1
+    what = f"torch {report['versions']['torch']} sees no device of kind {report['device']}"
+    mend = "install a torch and a driver that fit, or set VERL_PLATFORM" if expected else "none, if it has no GPU"
+    return [Finding(where, what, mend, fatal=expected)]
 
 
 def _satisfies(version: str | None, requirement: Requirement) -> bool:
@@ -88,16 +102,12 @@ def _against(report: dict[str, Any], first: dict[str, Any]) -> list[Finding]:
     if report is first or "versions" not in first:
         return []
     findings, where = [], place(report)
-    for name in SAME:
+    for name in (*SAME, *ALIKE):
         here, there = report["versions"][name], first["versions"][name]
         if here != there:
-            findings.append(
-                Finding(
-                    where,
-                    f"{name} {here or 'is missing'}, but {there or 'none'} in the {place(first)}",
-                    f"pip install {name}=={there} on this node" if there else f"pip uninstall {name} on this node",
-                )
-            )
+            mend = f"pip install {name}=={there} on this node" if there else f"pip uninstall {name} on this node"
+            what = f"{name} {here or 'is missing'}, but {there or 'none'} in the {place(first)}"
+            findings.append(Finding(where, what, mend, fatal=name in SAME))
     if report["python"].split(".")[:2] != first["python"].split(".")[:2]:
         findings.append(
             Finding(where, f"Python {report['python']}, but {first['python']} in the {place(first)}", "use one of them")

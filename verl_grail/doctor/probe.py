@@ -69,7 +69,8 @@ def probe(role: str) -> dict[str, Any]:
 
     Returns:
         host, ip, pid, role, python, versions {distribution: version or None}, registered {kind: {name: bool}},
-        platform, device, engines [backends with an engine for the device], errors [(what, message)].
+        platform, device, devices [that torch sees], engines [backends with an engine for the device], errors [(what,
+        message)].
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of optional packages that are not installed
@@ -98,14 +99,14 @@ def _probe(role: str) -> dict[str, Any]:
     }
     attempt("import verl", lambda: importlib.import_module("verl"), None)
     if "verl_grail.plugin" not in sys.modules and report["versions"]["verl-grail"]:
-        error = _plugin_error()
+        error = attempt("import verl_grail.plugin", _plugin_error, None)
         if error:
             errors.append(("import verl_grail.plugin", error))
     report["registered"] = {
         kind: attempt(f"import {entry[0]}", partial(_found, *entry), dict.fromkeys(entry[2], False))
         for kind, entry in ROLES[role].items()
     }
-    report["platform"], report["device"] = attempt("verl's platform", _platform, ("?", "?"))
+    report["platform"], report["device"], report["devices"] = attempt("verl's platform", _platform, ("?", "?", 0))
     report["engines"] = attempt("verl's engines", _engines, []) if role == "actor" else []
     report["errors"] = errors
     return report
@@ -116,7 +117,9 @@ def _plugin_error() -> str | None:
     done = subprocess.run(
         [sys.executable, "-c", "import verl_grail.plugin"], capture_output=True, text=True, check=False
     )
-    return done.stderr.strip().splitlines()[-1] if done.returncode else None
+    if not done.returncode:
+        return None
+    return (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
 
 
 def _ip() -> str:
@@ -144,11 +147,11 @@ def _found(module: str, registry: str, names: tuple[str, ...]) -> dict[str, bool
     return {name: name in held for name in names}
 
 
-def _platform() -> tuple[str, str]:
+def _platform() -> tuple[str, str, int]:
     from verl.plugin.platform import get_platform
 
-    found = get_platform()
-    return type(found).__name__, found.device_name
+    found = get_platform()  # verl falls back to CUDA, whatever torch sees
+    return type(found).__name__, found.device_name, int(found.device_count()) if found.is_available() else 0
 
 
 def _engines() -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transfer_queue as tq
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from ray.exceptions import RayError
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -14,6 +14,7 @@ from transfer_queue import KVBatchMeta
 from verl_grail.config import GrailConfig, OarGConfig, Settings
 from verl_grail.core.grail import RowOutcome
 from verl_grail.plugin.alignment import AlignmentPlan, Anchor
+from verl_grail.plugin.startup import sequence_ranks
 from verl_grail.plugin.step import StepRows
 from verl_grail.plugin.weighting import WeightingPlan, noise_key
 from verl_grail.signals.request import EMPTY_PLAN, PASS_FIELDS, Column, PassRequest
@@ -27,12 +28,7 @@ def pass_limits(config: DictConfig, settings: Settings) -> tuple[Limits, Limits]
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     ours = settings.signals
     if actor.use_dynamic_bsz:
-        places = (
-            "fsdp_config.ulysses_sequence_parallel_size",
-            "ulysses_sequence_parallel_size",  # its old place
-            "megatron.context_parallel_size",
-        )
-        sp = max(int(OmegaConf.select(actor, place) or 1) for place in places)
+        sp = sequence_ranks(config)
         backward = ours.backward_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu
         return Limits(tokens=rollout.log_prob_max_token_len_per_gpu * sp), Limits(tokens=backward * sp)
     rows = ours.backward_micro_batch_size_per_gpu or actor.ppo_micro_batch_size_per_gpu

@@ -87,7 +87,9 @@ def _check_actor(config: DictConfig) -> None:
         raise ConfigError(
             f"algorithm.signals.{dead} is not read under actor_rollout_ref.actor.use_dynamic_bsz={dynamic}: drop it"
         )
-    if not dynamic:
+    if dynamic:
+        _check_token_budgets(config)
+    else:
         for key in (
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
@@ -102,6 +104,30 @@ def _check_actor(config: DictConfig) -> None:
         )
     if _get(config, "actor_rollout_ref.rollout.temperature", 1.0) <= 0:
         raise ConfigError("actor_rollout_ref.rollout.temperature must be above 0: the answer loss divides by it")
+
+
+def sequence_ranks(config: DictConfig) -> int:
+    """Ranks that share a sequence: verl's token budgets are for each of them."""
+    places = (
+        "fsdp_config.ulysses_sequence_parallel_size",
+        "ulysses_sequence_parallel_size",  # its old place
+        "megatron.context_parallel_size",
+    )
+    return max(int(_get(config, f"actor_rollout_ref.actor.{place}", 1)) for place in places)
+
+
+def _check_token_budgets(config: DictConfig) -> None:
+    """verl asserts it at the first row that does not fit, hours into a run."""
+    actor = "actor_rollout_ref.actor"
+    longest = _get(config, "data.max_prompt_length", 0) + _get(config, "data.max_response_length", 0)
+    ranks = sequence_ranks(config)
+    for key in (f"{actor}.ppo_max_token_len_per_gpu", "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu"):
+        budget = _get(config, key)
+        if budget is not None and budget * ranks < longest:
+            raise ConfigError(
+                f"{key}={budget} cannot hold a row of data.max_prompt_length + data.max_response_length = {longest} "
+                f"tokens over {ranks} ranks: set it to {-(-longest // ranks)} or more"
+            )
 
 
 def _check_megatron(config: DictConfig) -> None:

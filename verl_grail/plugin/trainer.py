@@ -115,7 +115,8 @@ class SignalTrainer(PPOTrainer):
         self._token_bytes = TokenBytes.from_tokenizer(self.tokenizer)
         self._end_ids = end_ids(self.tokenizer)
         grail = self.settings.grail
-        versions = set(self.actor_rollout_wg.check_signals(grail.leaf if grail else "embeddings"))
+        asked = (grail.leaf, grail.measure) if grail else ("embeddings",)
+        versions = set(self.actor_rollout_wg.check_signals(*asked))
         if versions != {__version__}:
             raise RuntimeError(
                 f"actor workers run verl-grail {', '.join(sorted(versions))}, the driver {__version__}: install the "

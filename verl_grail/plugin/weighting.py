@@ -170,7 +170,7 @@ def _by_own_rule(
         RuntimeError: the rule returned another shape.
     """
     rule = load_function(path, "rule", ())
-    weights, outcome = torch.ones_like(done.weights), done.outcome.clone()
+    weights, outcome = done.weights.clone(), done.outcome.clone()
     for row in torch.nonzero(outcome == RowOutcome.WEIGHTED).flatten().tolist():
         n = len(rows.responses[row])
         found = torch.as_tensor(rule(saliency[row, :n].float(), plan.regions.reasoning[row, :n]), dtype=torch.float32)
@@ -178,6 +178,7 @@ def _by_own_rule(
             raise RuntimeError(
                 f"algorithm.grail.rule={path} returned shape {tuple(found.shape)} for a response of {n} tokens"
             )
+        weights[row] = 1.0
         if not bool(torch.isfinite(found).all()):
             outcome[row] = int(RowOutcome.NON_FINITE)
             continue

@@ -10,6 +10,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from verl_grail import __version__
 from verl_grail.signals.engines import check_built_engine, make_pass
+from verl_grail.signals.measure import measure_of
 from verl_grail.signals.request import PassRequest
 
 
@@ -17,9 +18,14 @@ class _SignalWorker:
     """The two calls that the trainer makes on top of verl's."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def check_signals(self, leaf: str) -> str:
-        """Refuse a built model that the pass cannot work with; returns the version installed on this node."""
+    def check_signals(self, leaf: str, measure: str | None = None) -> str:
+        """Refuse a built model that the pass cannot work with, and a measure that this node does not have.
+
+        Returns:
+            The version installed on this node.
+        """
         check_built_engine(self.actor.engine, leaf)
+        measure_of(PassRequest(0, 0, measure=measure))
         return __version__
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
