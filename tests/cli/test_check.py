@@ -71,6 +71,18 @@ def test_warnings_are_notes(capsys):
     assert code == 0 and "algorithm.grail is set but not read" in said
 
 
+def test_a_missing_chat_template_is_noted(capsys, tmp_path):
+    config = build_model("llama").config.to_dict()
+    (tmp_path / "config.json").write_text(json.dumps(config, default=str))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    path = f"actor_rollout_ref.model.path={tmp_path}"
+    assert "has no chat template" in check(capsys, "+method=grail", *FSDP, path)[1].replace("\n", " ")
+    own = "actor_rollout_ref.model.custom_chat_template=x"
+    assert "chat template" not in check(capsys, "+method=grail", *FSDP, path, own)[1]
+    (tmp_path / "chat_template.jinja").write_text("x")
+    assert "chat template" not in check(capsys, "+method=grail", *FSDP, path)[1]
+
+
 @pytest.mark.parametrize("backend", ["fsdp2", "megatron"])
 def test_a_recipe_can_be_checked(capsys, tmp_path, backend):
     recipe = ROOT / f"recipes/qwen3/run_qwen3-8b_grail_{backend}.sh"

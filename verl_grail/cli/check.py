@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     try:
         config = _compose(args.overrides)
-        notes = _validate(config)
+        notes = [*_validate(config), *template_notes(config)]
     except Exception as e:  # hydra's, omegaconf's, verl's assertions and ours: all say what is wrong
         console.print("[bold red]refused[/]", end=" ")
         console.print(_message(e), markup=False)
@@ -84,6 +84,18 @@ def _validate(config: Any) -> list[str]:
     finally:
         log.removeHandler(notes)
     return notes.found
+
+
+def template_notes(config: Any) -> list[str]:
+    """A local model without a chat template: verl then filters out every prompt, or fails at the first."""
+    model = config.actor_rollout_ref.model
+    folder = Path(os.path.expanduser(model.get("tokenizer_path") or model.path))
+    card = folder / "tokenizer_config.json"
+    if model.get("custom_chat_template") or not card.is_file() or (folder / "chat_template.jinja").is_file():
+        return []
+    if json.loads(card.read_text()).get("chat_template"):
+        return []
+    return [f"{folder} has no chat template: set actor_rollout_ref.model.custom_chat_template"]
 
 
 # ------------------------------ what it does ------------------------------
