@@ -1,8 +1,8 @@
 """Train the demo's methods with verl's own command line, then report.
 
 ``python scripts/demo/train.py --task DIR --out DIR``: each method is one ``python -m verl.trainer.main_ppo`` (Ray,
-FSDP2 actor, vLLM rollout) on the same data, model and seed. Two run at a time, since most of a short run is the
-imports of its dozen processes. Progress is read from the metrics file that verl writes. ``DIR/<method>/`` keeps
+FSDP2 actor, vLLM rollout) on the same data, model and seed. Most of a short run would be the imports of its dozen
+processes: they start with the libraries imported (`verl_grail.cpu.preload`), and two runs share the cores. Progress is read from the metrics file that verl writes. ``DIR/<method>/`` keeps
 metrics, rollout dumps and the log; the report goes to ``DIR/report``.
 """
 
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from verl_grail.cpu.overrides import cpu_env, cpu_overrides
+from verl_grail.cpu.preloaded import Python, serving
 from verl_grail.report import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,15 +107,17 @@ def run_overrides(task: Path, folder: Path, method: str, size: Size, seed: int, 
     ]
 
 
-def start(task: Path, folder: Path, method: str, size: Size, seed: int, extra: list[str]) -> subprocess.Popen:
+def start(
+    python: Python, task: Path, folder: Path, method: str, size: Size, seed: int, extra: list[str]
+) -> subprocess.Popen:
     """Start one run in the background; its output goes to ``folder/log.txt``."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in [folder / "metrics.jsonl", *folder.glob("rollouts/*.jsonl")]:
         old.unlink(missing_ok=True)
     (folder / "val_n.json").write_text(json.dumps({"problems": _rows(task / "val.parquet"), "samples": 1}))
     env = {**os.environ, **cpu_env(), "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
-    command = [sys.executable, "-m", "verl.trainer.main_ppo"]
-    command += run_overrides(task, folder, method, size, seed, extra)
+    command = [*python.command, "-m", "verl.trainer.main_ppo"]
+    command += [*run_overrides(task, folder, method, size, seed, extra), *python.overrides]
     with (folder / "log.txt").open("w") as log:
         return subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
 
@@ -156,13 +159,16 @@ def train(task: Path, out: Path, methods: list[str], size: Size, seed: int, extr
     waiting, running, failed = list(methods), {}, []
     columns = (TextColumn("{task.description:10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[status]}"))  # fmt: skip
-    with Progress(*columns, console=console, refresh_per_second=2) as progress:
+    with (
+        Progress(*columns, console=console, refresh_per_second=2) as progress,
+        serving(out / "preload.log") as python,
+    ):
         bars = {m: progress.add_task(m, total=size.steps, status="waiting", start=False) for m in methods}
         while waiting or running:
             while waiting and len(running) < size.jobs:
                 method = waiting.pop(0)
                 progress.start_task(bars[method])
-                running[method] = start(task, out / method, method, size, seed, extra)
+                running[method] = start(python, task, out / method, method, size, seed, extra)
             time.sleep(1)
             for method, process in list(running.items()):
                 step, _ = last_metrics(out / method)
@@ -192,6 +198,8 @@ def main(argv: list[str] | None = None) -> int:
     if unknown := [m for m in methods if m not in METHODS]:
         parser.error(f"unknown methods: {' '.join(unknown)}")
     task, out = args.task.resolve(), args.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    console.print("importing the libraries once, for all processes of all runs")
     began = time.monotonic()
     failed = train(task, out, methods, SIZES[args.size], args.seed, overrides)
     for method in failed:

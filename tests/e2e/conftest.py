@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from verl_grail.cpu.overrides import cpu_env, cpu_overrides
+from verl_grail.cpu.preloaded import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,6 +72,13 @@ def cluster():
             os.environ.pop(key, None)
         else:
             os.environ[key] = value
+
+
+@pytest.fixture(scope="session")
+def preloaded(tmp_path_factory):
+    """A ``python`` with the libraries imported, for runs on `cluster`. Others start every process from nothing."""
+    with serving(tmp_path_factory.mktemp("preload") / "log.txt") as python:
+        yield python
 
 
 def task_overrides(task: Path, n_ranks: int, mode: str, **sizes) -> list[str]:
@@ -133,7 +141,7 @@ def launch(command: list[str], folder: Path, ok: bool | None = True, **env: str)
 
 
 @pytest.fixture(scope="session")
-def verl(task, cluster, tmp_path_factory):
+def verl(task, cluster, preloaded, tmp_path_factory):
     """Run verl's trainer: ``verl(name, overrides, mode=..., n_ranks=..., steps=..., folder=...)``.
 
     ``without``: texts; overrides of the small run that hold one of them are left out. ``address``: another cluster;
@@ -157,6 +165,10 @@ def verl(task, cluster, tmp_path_factory):
         folder = folder or tmp_path_factory.mktemp(name)
         args = [o for o in task_overrides(data or task, n_ranks, mode, **sizes) if not any(w in o for w in without)]
         args += [*run_overrides(folder, address, steps), *overrides]
-        return launch([sys.executable, "-m", "verl.trainer.main_ppo", *args], folder, ok, **(env or {}))
+        python = [sys.executable]
+        if address == cluster:
+            python = preloaded.command
+            args += preloaded.overrides
+        return launch([*python, "-m", "verl.trainer.main_ppo", *args], folder, ok, **(env or {}))
 
     return run

@@ -1,0 +1,265 @@
+"""Python processes that start with the heavy libraries already imported.
+
+A CPU run of verl is about ten Python processes, and each takes ten seconds or more to import torch, transformers and
+vLLM: most of a short run. `serving` imports them once, in a server that forks a copy of itself for every process:
+
+    with serving(log=Path("preload.log")) as python:
+        subprocess.run([*python.command, "-m", "verl.trainer.main_ppo", *args, *python.overrides])
+
+``command`` stands for ``python``; the overrides make Ray start its workers with it (``runtime_env.py_executable``).
+What a process does is not changed: it gets the caller's arguments, environment, folder, standard streams and limits,
+and imports ray, verl and this package itself (ray reads its environment when it is imported, verl finds its plugins
+then). Only for runs on one machine whose libraries are those of the server; nothing uses it unless asked to.
+
+This file is the server, and the client that takes the place of ``python``: a script that must start in no time, so
+nothing but the light part of the standard library is imported at its top.
+"""
+
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+
+MODULES: tuple[str, ...] = (
+    "torch._inductor.lowering",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.utils.tensorboard",
+    "tensordict",
+    "transformers.modeling_utils",
+    "transformers.processing_utils",
+    "datasets",
+    "peft",
+    "hydra",
+    "math_verify",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.entrypoints.openai.api_server",
+)
+"""What verl's processes import, as far as it does without ray. Megatron-core is not here: few runs use it."""
+
+LATE = ("ray", "verl", "transfer_queue")
+"""Packages that each process has to import itself."""
+
+LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE")
+FORWARDED = (signal.SIGINT, signal.SIGTERM)
+READY = "ready"
+
+
+def run_client(path: str, argv: list[str]) -> int:
+    """Have the server at ``path`` run ``python argv``, and wait for it; returns its exit status."""
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(path)
+    request = {
+        "argv": [a for a in argv if a != "-u"],
+        "env": dict(os.environ),
+        "cwd": os.getcwd(),
+        "nice": os.nice(0),
+        "umask": (mask := os.umask(0o077)),
+        "limits": {name: resource.getrlimit(getattr(resource, name))[0] for name in LIMITS},
+    }
+    os.umask(mask)
+    body = json.dumps(request).encode()
+    socket.send_fds(server, [len(body).to_bytes(8, "big")], [0, 1, 2])
+    for number in FORWARDED:
+        signal.signal(number, lambda n, _frame: server.send(bytes([n])))
+    server.sendall(body)
+    answer = b""
+    while chunk := server.recv(16):
+        answer += chunk
+    if not answer:
+        print("the server of preloaded processes is gone", file=sys.stderr)
+        return 1
+    status = int(answer)
+    return status if status >= 0 else 128 - status
+
+
+class NeedsLatePackage(BaseException):
+    """A preloaded module wanted one of `LATE`. No ``except Exception`` on the way may swallow it."""
+
+
+class _Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in LATE:
+            raise NeedsLatePackage(name)
+        return None
+
+
+def _preload(modules: list[str]) -> None:
+    import gc
+    import importlib
+
+    from verl_grail import cpu
+
+    cpu.install()  # vLLM asks for its own version when it is imported
+    refuse = _Refuse()
+    sys.meta_path.insert(0, refuse)
+    for name in modules:
+        importlib.import_module(name)
+    sys.meta_path.remove(refuse)
+    gc.collect()
+    gc.freeze()  # the collector would write to every page that the copies share
+
+
+class Server:
+    """Accepts requests on a socket and forks; one thread, because the copies hold nothing but it.
+
+    Args:
+        listener: the socket, listening.
+        owner: a file descriptor that is at its end when the one who started the server is gone.
+    """
+
+    def __init__(self, listener: socket.socket, owner: int) -> None:
+        self.listener = listener
+        self.owner = owner
+        self.clients: dict[int, socket.socket] = {}  # by the process forked for them
+
+    def serve(self) -> None:
+        """Until the owner is gone; what was forked lives on, its clients hear of the end."""
+        import select
+
+        woken, wake = os.pipe()
+        os.set_blocking(woken, False)
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._own = (woken, wake)
+        while True:
+            ready, _, _ = select.select([self.listener, self.owner, woken, *self.clients.values()], [], [])
+            if self.owner in ready and not os.read(self.owner, 1):
+                return
+            if woken in ready:
+                os.read(woken, 4096)
+                self._reap()
+            for pid, client in list(self.clients.items()):
+                if client in ready:
+                    self._heard(pid, client)
+            if self.listener in ready:
+                self._fork(self.listener.accept()[0])
+
+    def _reap(self) -> None:
+        while self.clients:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            client = self.clients.pop(pid, None)
+            if client is not None:
+                with client:
+                    client.send(str(os.waitstatus_to_exitcode(status)).encode(), socket.MSG_NOSIGNAL)
+
+    def _heard(self, pid: int, client: socket.socket) -> None:
+        """A signal to pass on; or nothing, where the client was killed: then so is what it stood for."""
+        try:
+            number = client.recv(1)
+        except ConnectionResetError:
+            number = b""
+        os.kill(pid, number[0] if number else signal.SIGKILL)
+        if not number:
+            self.clients.pop(pid).close()
+            os.waitpid(pid, 0)
+
+    def _fork(self, client: socket.socket) -> None:
+        header, streams, _, _ = socket.recv_fds(client, 8, 3)
+        size, body = int.from_bytes(header, "big"), b""
+        while len(body) < size:
+            if not (chunk := client.recv(size - len(body))):
+                break
+            body += chunk
+        if len(header) == 8 and len(body) == size and len(streams) == 3:
+            pid = os.fork()
+            if pid == 0:
+                self._become(json.loads(body), client, streams)
+            self.clients[pid] = client
+        else:
+            client.close()
+        for stream in streams:
+            os.close(stream)
+
+    def _become(self, request: dict, client: socket.socket, streams: list[int]) -> None:
+        """In the copy: be the process that was asked for; never returns."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for s in (self.listener, client, *self.clients.values()):
+                s.close()
+            for fd in (*self._own, self.owner):
+                os.close(fd)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            status = _run(request)
+        finally:
+            os._exit(status)
+
+
+def _run(request: dict) -> int:
+    """Take on the request's surroundings and run its program as ``__main__``; returns its exit status."""
+    import atexit
+    import random
+    import runpy
+    import threading
+    import traceback
+
+    os.setsid()
+    os.umask(request["umask"])
+    os.nice(max(0, request["nice"] - os.nice(0)))
+    for name, soft in request["limits"].items():
+        kind = getattr(resource, name)
+        resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    for name in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if name and name not in sys.path:
+            sys.path.insert(0, name)
+    random.seed()  # the copies would all draw the same numbers
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    program, *rest = request["argv"]
+    status: int | str | None = 0
+    try:
+        if program == "-m":
+            sys.argv = list(rest)
+            sys.path.insert(0, request["cwd"])
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = [program, *rest]
+            sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as e:
+        status = e.code  # type: ignore[assignment]
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    # As at the end of Python itself: other threads first, then what was registered, then the streams.
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    if isinstance(status, str):
+        print(status, file=sys.stderr)
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status or 0
+
+
+def run_server(path: str, modules: list[str]) -> None:
+    """Import ``modules``, then listen at ``path`` until standard input ends. Says `READY` on standard output."""
+    sys.path.pop(0)  # the folder that the server was started in
+    _preload(modules)
+    owner = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    print(READY, flush=True)
+    Server(listener, owner).serve()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        run_server(sys.argv[2], sys.argv[3:])
+    else:
+        sys.exit(run_client(sys.argv[1], sys.argv[2:]))
