@@ -2,7 +2,8 @@
 
 ``python scripts/demo/train.py --task DIR --out DIR``: each method is one ``python -m verl.trainer.main_ppo`` (Ray,
 FSDP2 actor, vLLM rollout) on the same data, model and seed. Most of a short run would be the imports of its dozen
-processes: they start with the libraries imported (`verl_grail.cpu.preload`), and two runs share the cores. Progress is read from the metrics file that verl writes. ``DIR/<method>/`` keeps
+processes: they start with the libraries imported (`verl_grail.cpu.preload`), and two runs share the cores. Progress is
+read from the metrics file that verl writes. ``DIR/<method>/`` keeps
 metrics, rollout dumps and the log; the report goes to ``DIR/report``.
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from verl_grail.cpu.cluster import ray_node
 from verl_grail.cpu.overrides import cpu_env, cpu_overrides
 from verl_grail.cpu.preloaded import Python, serving
 from verl_grail.report import write_report
@@ -59,8 +61,10 @@ SIZES = {
 }  # fmt: skip
 
 
-def run_overrides(task: Path, folder: Path, method: str, size: Size, seed: int, extra: list[str]) -> list[str]:
-    """Hydra overrides of one run."""
+def run_overrides(
+    address: str, task: Path, folder: Path, method: str, size: Size, seed: int, extra: list[str]
+) -> list[str]:
+    """Hydra overrides of one run on the cluster at ``address``."""
     card = json.loads((task / "task.json").read_text())
     length = card["max_response_length"]
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -75,7 +79,10 @@ def run_overrides(task: Path, folder: Path, method: str, size: Size, seed: int, 
             lr=size.lr,
             bucket_megabytes=size.bucket_megabytes,
             kv_cache_bytes=size.kv_cache_bytes,
+            address=address,
         ),
+        # the trainer runs in a worker of the cluster, which does not see the command's environment
+        f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH={folder}/metrics.jsonl",
         "trainer.v1.trainer_mode=grail_sync",
         *METHODS[method],
         f"data.train_files={task}/train.parquet",
@@ -108,16 +115,16 @@ def run_overrides(task: Path, folder: Path, method: str, size: Size, seed: int, 
 
 
 def start(
-    python: Python, task: Path, folder: Path, method: str, size: Size, seed: int, extra: list[str]
+    python: Python, address: str, task: Path, folder: Path, method: str, size: Size, seed: int, extra: list[str]
 ) -> subprocess.Popen:
     """Start one run in the background; its output goes to ``folder/log.txt``."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in [folder / "metrics.jsonl", *folder.glob("rollouts/*.jsonl")]:
         old.unlink(missing_ok=True)
     (folder / "val_n.json").write_text(json.dumps({"problems": _rows(task / "val.parquet"), "samples": 1}))
-    env = {**os.environ, **cpu_env(), "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
+    env = {**os.environ, **cpu_env()}
     command = [*python.command, "-m", "verl.trainer.main_ppo"]
-    command += [*run_overrides(task, folder, method, size, seed, extra), *python.overrides]
+    command += [*run_overrides(address, task, folder, method, size, seed, extra), *python.overrides]
     with (folder / "log.txt").open("w") as log:
         return subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
 
@@ -160,15 +167,16 @@ def train(task: Path, out: Path, methods: list[str], size: Size, seed: int, extr
     columns = (TextColumn("{task.description:10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[status]}"))  # fmt: skip
     with (
-        Progress(*columns, console=console, refresh_per_second=2) as progress,
         serving(out / "preload.log") as python,
+        ray_node(size.jobs, size.jobs, object_store_bytes=size.jobs * 200_000_000) as address,
+        Progress(*columns, console=console, refresh_per_second=2) as progress,
     ):
         bars = {m: progress.add_task(m, total=size.steps, status="waiting", start=False) for m in methods}
         while waiting or running:
             while waiting and len(running) < size.jobs:
                 method = waiting.pop(0)
                 progress.start_task(bars[method])
-                running[method] = start(python, task, out / method, method, size, seed, extra)
+                running[method] = start(python, address, task, out / method, method, size, seed, extra)
             time.sleep(1)
             for method, process in list(running.items()):
                 step, _ = last_metrics(out / method)

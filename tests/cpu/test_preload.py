@@ -113,10 +113,24 @@ def test_signals_reach_the_process(python, tmp_path, sent, status):
     assert pid != client.pid
     client.send_signal(sent)
     assert client.wait(timeout=30) == status
+    assert gone(pid)
+
+
+def gone(pid: int) -> bool:
     deadline = time.monotonic() + 10
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not alive(pid)
+    return not alive(pid)
+
+
+def test_nothing_outlives_the_owner(tmp_path):
+    (tmp_path / "program.py").write_text("import os, time; print(os.getpid(), flush=True); time.sleep(60)")
+    with serving(tmp_path / "log.txt", modules=("decimal",)) as python:
+        client = subprocess.Popen([*python.command, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        pid = int(client.stdout.readline())
+        assert alive(pid)
+    assert gone(pid)
+    assert client.wait(timeout=30) == 1
 
 
 def test_what_needs_ray_is_refused(tmp_path):

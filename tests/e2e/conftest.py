@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_grail.cpu.cluster import ray_node
 from verl_grail.cpu.overrides import cpu_env, cpu_overrides
 from verl_grail.cpu.preloaded import serving
 
@@ -53,25 +54,8 @@ def task() -> Path:
 @pytest.fixture(scope="session")
 def cluster():
     """Address of one Ray node with three slots (two trainer ranks and a standalone rollout server at most)."""
-    import ray
-
-    before = {k: os.environ.get(k) for k in cpu_env()}
-    os.environ.update(cpu_env())  # workers inherit the environment of the node, not of the driver
-    context = ray.init(
-        address="local",
-        num_cpus=24,
-        num_gpus=3,
-        include_dashboard=False,
-        object_store_memory=200_000_000,
-        log_to_driver=False,
-    )
-    yield context.address_info["gcs_address"]
-    ray.shutdown()
-    for key, value in before.items():
-        if value is None:
-            os.environ.pop(key, None)
-        else:
-            os.environ[key] = value
+    with ray_node(n_ranks=3, object_store_bytes=200_000_000) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

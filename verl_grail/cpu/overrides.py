@@ -62,6 +62,7 @@ def cpu_overrides(
     kv_cache_bytes: int = 32 << 20,
     bucket_megabytes: int = 16,
     object_store_bytes: int = 200_000_000,
+    address: str = "local",
 ) -> list[str]:
     """Hydra overrides for ``python -m verl.trainer.main_ppo`` on the CPU platform, in fp32 throughout.
 
@@ -81,6 +82,7 @@ def cpu_overrides(
         kv_cache_bytes: vLLM's KV cache per server.
         bucket_megabytes: bucket of the weight sync; the largest single weight has to fit into it.
         object_store_bytes: Ray's object store.
+        address: of a running cluster (`verl_grail.cpu.cluster`); "local" starts one for this run.
     """
     if trainer_mode not in TRAINER_MODES:
         raise ValueError(f"trainer_mode={trainer_mode!r} is not one of {TRAINER_MODES}")
@@ -136,14 +138,18 @@ def cpu_overrides(
         f"trainer.v1.trainer_mode={trainer_mode}",
         "trainer.v1.sampler.custom_sampler.path=pkg://verl_grail.cpu.sampler",
         f"trainer.v1.sampler.custom_sampler.name={sampler}",
-        # A cluster of its own, whatever this machine ran last.
-        "+ray_kwargs.ray_init.address=local",
-        # Ray's slots, not cores: verl asks for one per process it starts.
-        "ray_kwargs.ray_init.num_cpus=16",
-        f"+ray_kwargs.ray_init.num_gpus={n_ranks + (rollout_ranks if separate else 0)}",
-        "+ray_kwargs.ray_init.include_dashboard=False",
-        f"+ray_kwargs.ray_init.object_store_memory={object_store_bytes}",
+        f"+ray_kwargs.ray_init.address={address}",
     ]
+    if address == "local":
+        overrides += [
+            # Ray's slots, not cores: verl asks for one per process it starts.
+            "ray_kwargs.ray_init.num_cpus=16",
+            f"+ray_kwargs.ray_init.num_gpus={n_ranks + (rollout_ranks if separate else 0)}",
+            "+ray_kwargs.ray_init.include_dashboard=False",
+            f"+ray_kwargs.ray_init.object_store_memory={object_store_bytes}",
+        ]
+    else:
+        overrides += ["ray_kwargs.ray_init.num_cpus=null"]
     if separate:
         overrides += [
             f"trainer.v1.separate_async.parameter_sync_step={parameter_sync_step}",

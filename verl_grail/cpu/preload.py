@@ -116,7 +116,7 @@ class Server:
         self.clients: dict[int, socket.socket] = {}  # by the process forked for them
 
     def serve(self) -> None:
-        """Until the owner is gone; what was forked lives on, its clients hear of the end."""
+        """Until the owner is gone; what still runs then is asked to end."""
         import select
 
         woken, wake = os.pipe()
@@ -128,6 +128,8 @@ class Server:
         while True:
             ready, _, _ = select.select([self.listener, self.owner, woken, *self.clients.values()], [], [])
             if self.owner in ready and not os.read(self.owner, 1):
+                for pid in self.clients:
+                    os.kill(pid, signal.SIGTERM)
                 return
             if woken in ready:
                 os.read(woken, 4096)

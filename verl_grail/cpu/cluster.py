@@ -1,0 +1,46 @@
+"""One Ray node for several CPU runs, which it saves starting one each.
+
+It also keeps runs at the same time apart: verl names the socket of its weight sync after Ray's job
+(verl/workers/rollout/vllm_rollout/vllm_rollout.py:140), and every cluster calls its first job the same.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from verl_grail.cpu.overrides import cpu_env
+
+SLOTS = 16
+"""Ray's CPUs that a run asks for: one per process it starts, not cores."""
+
+
+@contextlib.contextmanager
+def ray_node(n_ranks: int, jobs: int = 1, object_store_bytes: int = 200_000_000) -> Iterator[str]:
+    """A cluster of one node in this process's name; yields the address for `cpu_overrides`.
+
+    Args:
+        n_ranks: trainer ranks and rollout servers of all runs at a time.
+        jobs: runs at a time.
+        object_store_bytes: of all runs together.
+    """
+    import ray
+
+    before = {k: os.environ.get(k) for k in cpu_env()}
+    os.environ.update(cpu_env())  # workers inherit the environment of the node, not of the command
+    context = ray.init(
+        address="local",
+        num_cpus=SLOTS * jobs,
+        num_gpus=n_ranks,
+        include_dashboard=False,
+        object_store_memory=object_store_bytes,
+        log_to_driver=False,
+    )
+    try:
+        yield context.address_info["gcs_address"]
+    finally:
+        ray.shutdown()
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
