@@ -2,8 +2,8 @@
 
 ``python scripts/demo/train.py --task DIR --out DIR``: each method is one ``python -m verl.trainer.main_ppo`` (Ray,
 FSDP2 actor, vLLM rollout) on the same data, model and seed. Most of a short run would be the imports of its dozen
-processes: they start with the libraries imported (`verl_grail.cpu.preload`), and two runs share the cores. Progress is
-read from the metrics file that verl writes. ``DIR/<method>/`` keeps
+processes: they start with the libraries imported (`verl_grail.cpu.preload`), on one Ray node. Runs go one after the
+other: at the same time they would meet in TransferQueue, or in verl's weight sync if each had a cluster. Progress is read from the metrics file that verl writes. ``DIR/<method>/`` keeps
 metrics, rollout dumps and the log; the report goes to ``DIR/report``.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -48,7 +49,6 @@ class Size:
     updates: int = 1
     bucket_megabytes: int = 16
     kv_cache_bytes: int = 64 << 20
-    jobs: int = 2
 
 
 SIZES = {
@@ -56,7 +56,7 @@ SIZES = {
     "fast": Size(steps=8, prompts=8, group=8, micro_batch=32, lr=1e-4, val_every=8),
     "real": Size(
         steps=3, prompts=2, group=8, micro_batch=4, lr=1e-5, val_every=3,
-        bucket_megabytes=256, kv_cache_bytes=512 << 20, jobs=1,
+        bucket_megabytes=256, kv_cache_bytes=512 << 20,
     ),
 }  # fmt: skip
 
@@ -162,31 +162,29 @@ def _status(folder: Path) -> str:
 
 
 def train(task: Path, out: Path, methods: list[str], size: Size, seed: int, extra: list[str]) -> list[str]:
-    """Run the methods, `size.jobs` at a time; returns those that failed."""
-    waiting, running, failed = list(methods), {}, []
+    """Run the methods one after the other; returns those that failed."""
+    failed = []
     columns = (TextColumn("{task.description:10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[status]}"))  # fmt: skip
     with (
         serving(out / "preload.log") as python,
-        ray_node(size.jobs, size.jobs, object_store_bytes=size.jobs * 200_000_000) as address,
+        ray_node(n_ranks=1) as address,
         Progress(*columns, console=console, refresh_per_second=2) as progress,
     ):
         bars = {m: progress.add_task(m, total=size.steps, status="waiting", start=False) for m in methods}
-        while waiting or running:
-            while waiting and len(running) < size.jobs:
-                method = waiting.pop(0)
-                progress.start_task(bars[method])
-                running[method] = start(python, address, task, out / method, method, size, seed, extra)
-            time.sleep(1)
-            for method, process in list(running.items()):
+        for method in methods:
+            progress.start_task(bars[method])
+            process = start(python, address, task, out / method, method, size, seed, extra)
+            while process.poll() is None:
+                time.sleep(0.5)
                 step, _ = last_metrics(out / method)
                 progress.update(bars[method], completed=max(step, 0), status=_status(out / method))
-                if process.poll() is not None:
-                    del running[method]
-                    progress.stop_task(bars[method])
-                    if process.returncode:
-                        failed.append(method)
-                        progress.update(bars[method], status=f"FAILED, see {out / method / 'log.txt'}")
+            step, _ = last_metrics(out / method)
+            progress.update(bars[method], completed=max(step, 0), status=_status(out / method))
+            progress.stop_task(bars[method])
+            if process.returncode:
+                failed.append(method)
+                progress.update(bars[method], status=f"FAILED, see {out / method / 'log.txt'}")
     return failed
 
 
@@ -207,6 +205,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"unknown methods: {' '.join(unknown)}")
     task, out = args.task.resolve(), args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     console.print("importing the libraries once, for all processes of all runs")
     began = time.monotonic()
     failed = train(task, out, methods, SIZES[args.size], args.seed, overrides)

@@ -1,6 +1,7 @@
 """One Ray node for several CPU runs, which it saves starting one each.
 
-It also keeps runs at the same time apart: verl names the socket of its weight sync after Ray's job
+For one after the other. verl 0.9.1 does not keep runs on one machine apart: those of one cluster share TransferQueue's
+controller, and those of clusters of their own the socket of the weight sync, which is named after Ray's job
 (verl/workers/rollout/vllm_rollout/vllm_rollout.py:140), and every cluster calls its first job the same.
 """
 
@@ -10,18 +11,14 @@ from collections.abc import Iterator
 
 from verl_grail.cpu.overrides import cpu_env
 
-SLOTS = 16
-"""Ray's CPUs that a run asks for: one per process it starts, not cores."""
-
 
 @contextlib.contextmanager
-def ray_node(n_ranks: int, jobs: int = 1, object_store_bytes: int = 200_000_000) -> Iterator[str]:
+def ray_node(n_ranks: int, object_store_bytes: int = 200_000_000) -> Iterator[str]:
     """A cluster of one node in this process's name; yields the address for `cpu_overrides`.
 
     Args:
-        n_ranks: trainer ranks and rollout servers of all runs at a time.
-        jobs: runs at a time.
-        object_store_bytes: of all runs together.
+        n_ranks: trainer ranks and standalone rollout servers of the largest run.
+        object_store_bytes: Ray's object store.
     """
     import ray
 
@@ -29,7 +26,7 @@ def ray_node(n_ranks: int, jobs: int = 1, object_store_bytes: int = 200_000_000)
     os.environ.update(cpu_env())  # workers inherit the environment of the node, not of the command
     context = ray.init(
         address="local",
-        num_cpus=SLOTS * jobs,
+        num_cpus=24,  # slots: verl asks for one per process it starts
         num_gpus=n_ranks,
         include_dashboard=False,
         object_store_memory=object_store_bytes,
