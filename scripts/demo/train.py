@@ -3,8 +3,9 @@
 ``python scripts/demo/train.py --task DIR --out DIR``: each method is one ``python -m verl.trainer.main_ppo`` (Ray,
 FSDP2 actor, vLLM rollout) on the same data, model and seed. Most of a short run would be the imports of its dozen
 processes: they start with the libraries imported (`verl_grail.cpu.preload`), on one Ray node. Runs go one after the
-other: at the same time they would meet in TransferQueue, or in verl's weight sync if each had a cluster. Progress is read from the metrics file that verl writes. ``DIR/<method>/`` keeps
-metrics, rollout dumps and the log; the report goes to ``DIR/report``.
+other: at the same time they would meet in TransferQueue, or in verl's weight sync if each had a cluster. Progress is
+read from the metrics file that verl writes. ``DIR/<method>/`` keeps metrics, rollout dumps and the log; the report goes
+to ``DIR/report``.
 """
 
 from __future__ import annotations

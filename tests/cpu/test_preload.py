@@ -72,6 +72,24 @@ def test_modules_and_module_path(python, tmp_path):
     assert done.stdout == "3 ['a']\n", done.stderr
 
 
+def test_multiprocessing_spawns_with_it(python, tmp_path):
+    """A spawned process is preloaded and talks to its parent; the pool's own helpers are as ever."""
+    (tmp_path / "program.py").write_text(
+        "import multiprocessing as mp, os, sys\n"
+        "def work(x): return x + 1, 'decimal' in sys.modules, __name__\n"
+        "def stop(): os._exit(4)\n"
+        "def nap(): import time; time.sleep(60)\n"
+        "if __name__ == '__main__':\n"
+        "    for method in ('spawn', 'forkserver'):\n"
+        "        with mp.get_context(method).Pool(1) as pool: print(method, *pool.apply(work, (1,)))\n"
+        "    p = mp.get_context('spawn').Process(target=stop); p.start(); p.join(); print(p.exitcode)\n"
+        "    p = mp.get_context('spawn').Process(target=nap); p.start(); p.terminate(); p.join(); print(p.exitcode)\n"
+    )
+    done = call(python, "program.py", cwd=tmp_path)
+    assert done.stdout.split("\n")[:3] == ["spawn 2 True __mp_main__", "forkserver 2 False __mp_main__", "4"], done
+    assert int(done.stdout.split("\n")[3]) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
 @pytest.mark.parametrize(
     ("program", "status", "last"),
     [

@@ -6,15 +6,17 @@ vLLM: most of a short run. `serving` imports them once, in a server that forks a
     with serving(log=Path("preload.log")) as python:
         subprocess.run([*python.command, "-m", "verl.trainer.main_ppo", *args, *python.overrides])
 
-``command`` stands for ``python``; the overrides make Ray start its workers with it (``runtime_env.py_executable``).
-What a process does is not changed: it gets the caller's arguments, environment, folder, standard streams and limits,
-and imports ray, verl and this package itself (ray reads its environment when it is imported, verl finds its plugins
-then). Only for runs on one machine whose libraries are those of the server; nothing uses it unless asked to.
+``command`` stands for ``python``; the overrides make Ray start its workers with it (``runtime_env.py_executable``), and
+processes started with it spawn multiprocessing's with it (vLLM's engine core). What a process does is not changed: it
+gets the caller's arguments, environment, folder, open files and limits, and imports ray, verl and this package itself
+(ray reads its environment when it is imported, verl finds its plugins then). Only for runs on one machine whose
+libraries are those of the server; nothing uses it unless asked to.
 
 This file is the server, and the client that takes the place of ``python``: a script that must start in no time, so
 nothing but the light part of the standard library is imported at its top.
 """
 
+import fcntl
 import json
 import os
 import resource
@@ -45,23 +47,37 @@ LATE = ("ray", "verl", "transfer_queue")
 LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE")
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 READY = "ready"
+SOCKET = "socket"
+
+PYTHON = "python"
+"""The client as a program of its own, beside the socket: multiprocessing takes no arguments with its executable."""
+
+WRAPPER = """#!/bin/sh
+case "$*" in
+*multiprocessing.resource_tracker* | *multiprocessing.forkserver*) exec {python} "$@" ;;
+esac
+exec {python} -I -S {script} {folder} "$@"
+"""
+"""The helpers of multiprocessing are small and mind who their parent is: they are started as ever."""
 
 
-def run_client(path: str, argv: list[str]) -> int:
-    """Have the server at ``path`` run ``python argv``, and wait for it; returns its exit status."""
+def run_client(folder: str, argv: list[str]) -> int:
+    """Have the server in ``folder`` run ``python argv``, and wait for it; returns its exit status."""
     server = socket.socket(socket.AF_UNIX)
-    server.connect(path)
+    server.connect(os.path.join(folder, SOCKET))
     request = {
         "argv": [a for a in argv if a != "-u"],
         "env": dict(os.environ),
         "cwd": os.getcwd(),
+        "folder": folder,
         "nice": os.nice(0),
         "umask": (mask := os.umask(0o077)),
         "limits": {name: resource.getrlimit(getattr(resource, name))[0] for name in LIMITS},
     }
     os.umask(mask)
-    body = json.dumps(request).encode()
-    socket.send_fds(server, [len(body).to_bytes(8, "big")], [0, 1, 2])
+    files = [0, 1, 2, *(fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2 and _passed_on(fd))]
+    body = json.dumps(request | {"files": files}).encode()
+    socket.send_fds(server, [len(body).to_bytes(8, "big")], files)
     for number in FORWARDED:
         signal.signal(number, lambda n, _frame: server.send(bytes([n])))
     server.sendall(body)
@@ -73,6 +89,14 @@ def run_client(path: str, argv: list[str]) -> int:
         return 1
     status = int(answer)
     return status if status >= 0 else 128 - status
+
+
+def _passed_on(fd: int) -> bool:
+    """Whether a file is meant for the next program too: what Python opens itself is not."""
+    try:
+        return os.get_inheritable(fd)
+    except OSError:  # the listing's own
+        return False
 
 
 class NeedsLatePackage(BaseException):
@@ -162,23 +186,23 @@ class Server:
             os.waitpid(pid, 0)
 
     def _fork(self, client: socket.socket) -> None:
-        header, streams, _, _ = socket.recv_fds(client, 8, 3)
+        header, files, _, _ = socket.recv_fds(client, 8, 64)
         size, body = int.from_bytes(header, "big"), b""
         while len(body) < size:
             if not (chunk := client.recv(size - len(body))):
                 break
             body += chunk
-        if len(header) == 8 and len(body) == size and len(streams) == 3:
+        if len(header) == 8 and len(body) == size and len(files) >= 3:
             pid = os.fork()
             if pid == 0:
-                self._become(json.loads(body), client, streams)
+                self._become(json.loads(body), client, files)
             self.clients[pid] = client
         else:
             client.close()
-        for stream in streams:
-            os.close(stream)
+        for fd in files:
+            os.close(fd)
 
-    def _become(self, request: dict, client: socket.socket, streams: list[int]) -> None:
+    def _become(self, request: dict, client: socket.socket, files: list[int]) -> None:
         """In the copy: be the process that was asked for; never returns."""
         status = 1
         try:
@@ -188,9 +212,13 @@ class Server:
                 s.close()
             for fd in (*self._own, self.owner):
                 os.close(fd)
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-                os.close(stream)
+            high = max(*request["files"], *files) + 1
+            moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for fd in files]
+            for fd in files:
+                os.close(fd)
+            for number, fd in zip(request["files"], moved, strict=True):
+                os.dup2(fd, number)
+                os.close(fd)
             status = _run(request)
         finally:
             os._exit(status)
@@ -199,6 +227,7 @@ class Server:
 def _run(request: dict) -> int:
     """Take on the request's surroundings and run its program as ``__main__``; returns its exit status."""
     import atexit
+    import multiprocessing.spawn
     import random
     import runpy
     import threading
@@ -219,10 +248,14 @@ def _run(request: dict) -> int:
     random.seed()  # the copies would all draw the same numbers
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
+    multiprocessing.spawn.set_executable(os.path.join(request["folder"], PYTHON))
     program, *rest = request["argv"]
     status: int | str | None = 0
     try:
-        if program == "-m":
+        if program == "-c":
+            sys.argv = ["-c", *rest[1:]]
+            exec(compile(rest[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
+        elif program == "-m":
             sys.argv = list(rest)
             sys.path.insert(0, request["cwd"])
             runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
@@ -246,15 +279,15 @@ def _run(request: dict) -> int:
     return status or 0
 
 
-def run_server(path: str, modules: list[str]) -> None:
-    """Import ``modules``, then listen at ``path`` until standard input ends. Says `READY` on standard output."""
+def run_server(folder: str, modules: list[str]) -> None:
+    """Import ``modules``, then listen in ``folder`` until standard input ends. Says `READY` on standard output."""
     sys.path.pop(0)  # the folder that the server was started in
     _preload(modules)
     owner = os.dup(0)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
+    listener.bind(os.path.join(folder, SOCKET))
     listener.listen(64)
     print(READY, flush=True)
     Server(listener, owner).serve()

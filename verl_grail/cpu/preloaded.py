@@ -49,9 +49,12 @@ def serving(
     env = {**os.environ, **cpu_env()} if env is None else dict(env)
     # a folder of its own: whoever may write to the socket runs programs as this user
     with tempfile.TemporaryDirectory(prefix="verl-grail-") as folder, log.open("w") as out:
-        path = f"{folder}/socket"
+        python = Path(folder) / preload.PYTHON
+        quoted = {"python": sys.executable, "script": preload.__file__, "folder": folder}
+        python.write_text(preload.WRAPPER.format(**{k: shlex.quote(v) for k, v in quoted.items()}))
+        python.chmod(0o700)
         server = subprocess.Popen(
-            [sys.executable, "-m", preload.__name__, "--serve", path, *modules],
+            [sys.executable, "-m", preload.__name__, "--serve", folder, *modules],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -68,7 +71,7 @@ def serving(
             else:
                 out.flush()
                 raise RuntimeError(f"the server of preloaded processes did not start: {log.read_text()[-2000:]}")
-            yield Python((sys.executable, "-I", "-S", preload.__file__, path))
+            yield Python((str(python),))
         finally:
             server.stdin.close()
             server.wait(timeout=30)
