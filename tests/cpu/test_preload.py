@@ -68,7 +68,18 @@ def test_modules_and_module_path(python, tmp_path):
     (tmp_path / "mine.py").write_text("import other, sys; print(other.x, sys.argv[1:])")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "other.py").write_text("x = 3")
-    done = call(python, "-m", "mine", "a", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "lib")})
+    done = call(
+        python,
+        "-B",
+        "-X",
+        "utf8",
+        "-Wignore",
+        "-m",
+        "mine",
+        "a",
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "lib")},
+    )
     assert done.stdout == "3 ['a']\n", done.stderr
 
 

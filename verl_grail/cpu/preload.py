@@ -61,12 +61,21 @@ exec {python} -I -S {script} {folder} "$@"
 """The helpers of multiprocessing are small and mind who their parent is: they are started as ever."""
 
 
+def program(argv: list[str]) -> list[str]:
+    """What Python is to run, without its own options: those of the server hold."""
+    while argv and argv[0].startswith("-") and argv[0] not in ("-m", "-c"):
+        argv = argv[2:] if argv[0] in ("-X", "-W") else argv[1:]
+    if not argv:
+        raise SystemExit("a preloaded process needs a script, -m or -c")
+    return argv
+
+
 def run_client(folder: str, argv: list[str]) -> int:
     """Have the server in ``folder`` run ``python argv``, and wait for it; returns its exit status."""
     server = socket.socket(socket.AF_UNIX)
     server.connect(os.path.join(folder, SOCKET))
     request = {
-        "argv": [a for a in argv if a != "-u"],
+        "argv": program(argv),
         "env": dict(os.environ),
         "cwd": os.getcwd(),
         "folder": folder,
@@ -249,20 +258,20 @@ def _run(request: dict) -> int:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     multiprocessing.spawn.set_executable(os.path.join(request["folder"], PYTHON))
-    program, *rest = request["argv"]
+    what, *rest = request["argv"]
     status: int | str | None = 0
     try:
-        if program == "-c":
+        if what == "-c":
             sys.argv = ["-c", *rest[1:]]
             exec(compile(rest[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
-        elif program == "-m":
+        elif what == "-m":
             sys.argv = list(rest)
             sys.path.insert(0, request["cwd"])
             runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         else:
-            sys.argv = [program, *rest]
-            sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
-            runpy.run_path(program, run_name="__main__")
+            sys.argv = [what, *rest]
+            sys.path.insert(0, os.path.dirname(os.path.abspath(what)))
+            runpy.run_path(what, run_name="__main__")
     except SystemExit as e:
         status = e.code  # type: ignore[assignment]
     except BaseException:
