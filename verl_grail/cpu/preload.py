@@ -87,9 +87,11 @@ def run_client(folder: str, argv: list[str]) -> int:
     files = [0, 1, 2, *(fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2 and _passed_on(fd))]
     body = json.dumps(request | {"files": files}).encode()
     socket.send_fds(server, [len(body).to_bytes(8, "big")], files)
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # after the request, not in the middle of it
+    server.sendall(body)
     for number in FORWARDED:
         signal.signal(number, lambda n, _frame: server.send(bytes([n])))
-    server.sendall(body)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     answer = b""
     while chunk := server.recv(16):
         answer += chunk
@@ -257,6 +259,9 @@ def _run(request: dict) -> int:
     random.seed()  # the copies would all draw the same numbers
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
+    # what multiprocessing keeps of the process that imported it
+    multiprocessing.process.ORIGINAL_DIR = request["cwd"]
+    multiprocessing.current_process().authkey = os.urandom(32)
     multiprocessing.spawn.set_executable(os.path.join(request["folder"], PYTHON))
     what, *rest = request["argv"]
     status: int | str | None = 0
