@@ -65,12 +65,9 @@ def load_run(argument: str) -> EvalRun:
     labels = card["labels"]
     lines = {name: read_lines(folder / "problems" / f"{name}.jsonl") for name in card["benchmarks"]}
     wanted = card["settings"]["sampling"]["samples"]
-    notes = []
-    for name, found in lines.items():
-        short = sum(run.n < wanted for line in found for run in line.runs)
-        if short:
-            total = sum(len(line.runs) for line in found)
-            notes.append(f"{folder}: {short} of {total} problems x runs of {name} have samples that failed or no gold")
+    short = {n: sum(run.n < wanted for line in found for run in line.runs) for n, found in lines.items()}
+    some = ", ".join(f"{count} of {name}" for name, count in short.items() if count)
+    notes = [f"{folder}: problems x runs with samples that failed or without a gold: {some}"] if some else []
     return EvalRun(
         (named and named["method"]) or labels.get("method") or folder.name,
         (named and named["base"]) or labels.get("base") or "",

@@ -20,6 +20,7 @@ _DIGITS = 12
 """Decimals of a difference: 0.6 - 0.5 and 0.4 - 0.3 are a tie, and not apart by 1e-17."""
 _EXACT_PAIRS = 200
 SIMULATIONS = 4000
+_QUANTILES = 4000
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,12 @@ def paired_t(differences: Sequence[float] | np.ndarray, alternative: str = "two-
 
 
 def dz_interval(t: float, n: int, level: float = 0.95) -> Interval | None:
-    """Interval of Cohen's dz: the noncentralities under which t is at the edge, over sqrt(n); None if not found."""
+    """Interval of Cohen's dz: the noncentralities under which t is at the edge, over sqrt(n); None if not found.
+
+    Args:
+        t: statistic of a paired t test.
+        n: its pairs, at least 2.
+    """
     from scipy import optimize, stats
 
     if t < 0:  # scipy's distribution is at its best above zero
@@ -177,8 +183,13 @@ def dz_interval(t: float, n: int, level: float = 0.95) -> Interval | None:
         return None if mirrored is None else Interval(-mirrored.high, -mirrored.low)
     tail, df = (1 - level) / 2, n - 1
 
+    scale = np.sqrt(stats.chi2.ppf((np.arange(_QUANTILES) + 0.5) / _QUANTILES, df) / df)
+
     def above(nc: float, share: float) -> float:
-        return float(stats.nct.cdf(t, df, nc)) - share  # falls with nc
+        chance = float(stats.nct.cdf(t, df, nc))  # falls with nc
+        if math.isnan(chance):  # far out: the same by the mean over quantiles of the estimated deviation
+            chance = float(stats.norm.cdf(t * scale - nc).mean())
+        return chance - share
 
     def edge(share: float) -> float:
         low = high = t

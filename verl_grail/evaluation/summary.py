@@ -117,7 +117,8 @@ def scores(lines: Sequence[ProblemLine], metric: str) -> np.ndarray:
 
 def by_problem(table: np.ndarray) -> np.ndarray:
     """(runs, problems) -> mean over the runs of each problem that has a score in every run, shape (kept,)."""
-    return table[:, ~np.isnan(table).any(axis=0)].mean(axis=0)
+    kept = table[:, ~np.isnan(table).any(axis=0)]
+    return kept.mean(axis=0) if kept.size else np.zeros(0)
 
 
 def summarise(lines: Sequence[ProblemLine], samples: Iterable[Sample], names: Sequence[str]) -> dict[str, Any]:
