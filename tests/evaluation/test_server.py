@@ -86,7 +86,9 @@ def test_a_request_that_fails_is_a_named_failure_and_the_run_goes_on(run, tmp_pa
         bad = samples(tmp_path)["p3", 0, 1]
         assert (bad.outcome, bad.finish, bad.tokens, bad.response) == ("failed", "failed", None, "")
     with serving(right) as (url, asked):
+        assert run(url, "--base", "4b")[0] == 0 and len(asked) == 2
         assert run(url)[0] == 0 and len(asked) == 2
+        assert json.loads((tmp_path / "run/run.json").read_text())["labels"] == {"base": "4b", "model": "tiny"}
     with serving(right) as (url, asked):
         code, out, err = run(url, "--temperature", "0.1")
         assert code == 2 and "sampling.temperature: 0.6, now 0.1" in err and not asked
@@ -155,6 +157,10 @@ def test_suites_are_presets_or_files(run, tmp_path, capsys):
         (["--suite", "a/x.parquet", "b/x.parquet"], "two files have one name"),
         (["--suite", str(tmp_path / "no.parquet")], "does not exist"),
         (["--suite", "x.parquet", "--benchmarks", "aime2024"], "--benchmarks chooses from a preset"),
+        (
+            ["--suite", str(tmp_path / "tiny.parquet"), "--chat-template", "no.jinja"],
+            "--chat-template no.jinja cannot be read",
+        ),
         (["--suite", "x.parquet", "--limit", "-1"], "--limit -1 must be"),
         (["--suite", "x.parquet", "--pass-at", "9"], "pass@9 needs at least 9 samples"),
     ):

@@ -48,7 +48,7 @@ def _run(args: argparse.Namespace) -> int:
     benchmarks = load(args, protocol)
     grading = _pairs(args.grader, "--grader")
     grader = make_grader(grading)
-    template = Path(args.chat_template).read_text(encoding="utf-8") if args.chat_template else None
+    template = _template(args.chat_template)
     settings = settings_of(args, protocol, grading, template)
     folder = args.out or Path("eval") / f"{Path(args.model).name}_{protocol.name}"
     labels = {"method": args.method or "", "base": args.base or "", "model": args.model}
@@ -193,6 +193,15 @@ def _cpu_options() -> dict[str, Any]:
         "distributed_executor_backend": "uni",
         "kv_cache_memory_bytes": 1 << 29,
     }
+
+
+def _template(path: str | None) -> str | None:
+    from verl_grail.evaluation import EvaluationError
+
+    try:
+        return Path(path).read_text(encoding="utf-8") if path else None
+    except (OSError, UnicodeDecodeError) as e:
+        raise EvaluationError(f"--chat-template {path} cannot be read: {e}") from e
 
 
 def _pairs(values: list[str], option: str) -> dict[str, Any]:

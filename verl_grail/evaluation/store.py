@@ -100,7 +100,7 @@ class Store:
         folder: made if it does not exist.
         settings: what shapes the responses and their grades.
         benchmarks: benchmark -> digest of its problems.
-        labels: what the run is called (``method``, ``base``); may change.
+        labels: what the run is called (``method``, ``base``); may change, an empty one keeps what there is.
 
     Raises:
         EvaluationError: the folder holds a run with other settings or problems, or another process is at it.
@@ -122,6 +122,7 @@ class Store:
         card = read_card(folder) if (folder / CARD).is_file() else {}
         self._check(card, benchmarks)
         known = {**card.get("benchmarks", {}), **benchmarks}
+        labels = {**card.get("labels", {}), **{k: v for k, v in labels.items() if v}}
         card = {"settings": self.settings, "labels": labels, "benchmarks": known, "fingerprint": self.fingerprint}
         write_json(folder / CARD, card)
         (folder / SUMMARY).unlink(missing_ok=True)  # it would be older than the samples
