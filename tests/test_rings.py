@@ -22,6 +22,13 @@ FORBIDDEN = {
     "data": ("verl", "ray", "torch", "omegaconf", "verl_grail.signals", "verl_grail.plugin", "verl_grail.config"),
     "cost": ("verl", "ray", "torch", "omegaconf", *OUTER),
     "doctor": ("torch", *OUTER),
+    "evaluation": (
+        "verl",
+        "ray",
+        "torch",
+        "omegaconf",
+        *(o for o in OUTER if o not in ("verl_grail.grading", "verl_grail.report")),
+    ),
     "report": ("verl", "ray", "torch", "verl_grail.plugin", "verl_grail.signals"),
 }
 

@@ -216,3 +216,13 @@ def test_dispatch_cpu_unquantized_gemm():
     layer = torch.nn.Linear(32, 16)
     utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
     assert layer.weight.shape == (16, 32) and layer.cpu_linear is torch.nn.functional.linear
+
+
+def test_requests_that_evaluation_hands_to_llm():
+    """`verl_grail.evaluation.engines.Vllm`: requests are queued, and the engine is stepped until they are done."""
+    vllm = pytest.importorskip("vllm")
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    assert {"prompts", "sampling_params", "use_tqdm"} <= set(parameters(vllm.LLM.enqueue))
+    assert parameters(LLMEngine.step) == ["self"]
+    assert {"temperature", "top_p", "top_k", "max_tokens", "seed"} <= set(parameters(vllm.SamplingParams))

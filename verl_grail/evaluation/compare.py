@@ -1,0 +1,313 @@
+"""Folders of several methods -> differences to a baseline, and tests of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from verl_grail.evaluation import EvaluationError
+from verl_grail.evaluation.significance import (
+    Test,
+    detectable,
+    holm,
+    paired_t,
+    t_power,
+    wilcoxon,
+    wilcoxon_power,
+)
+from verl_grail.evaluation.stats import Interval, bootstrap_interval, finite, mean_or_none
+from verl_grail.evaluation.store import SUMMARY, differences, read_card
+from verl_grail.evaluation.summary import ProblemLine, read_lines, scores
+
+ALIKE = ("sampling", "instruction", "template", "chat_template", "grader")
+"""Settings that have to agree for a difference to be the methods'."""
+_NAMED = re.compile(r"(?P<method>[^=@/]+)(?:@(?P<base>[^=]+))?=(?P<folder>.+)")
+
+
+@dataclass(frozen=True)
+class EvalRun:
+    """One folder of ``verl-grail eval``.
+
+    Attributes:
+        method: what is compared.
+        base: the model that was trained; methods are paired on the same base.
+        settings: of its ``run.json``.
+        digests: benchmark -> digest of its problems.
+        lines: benchmark -> one line per problem.
+        notes: what a reader has to know.
+    """
+
+    method: str
+    base: str
+    folder: Path
+    settings: dict[str, Any]
+    digests: dict[str, str]
+    lines: dict[str, list[ProblemLine]]
+    notes: tuple[str, ...] = ()
+
+
+def load_run(argument: str) -> EvalRun:
+    """A run as ``FOLDER`` or ``METHOD=FOLDER`` or ``METHOD@BASE=FOLDER``.
+
+    Raises:
+        EvaluationError: no finished run there.
+    """
+    named = None if Path(argument).is_dir() else _NAMED.fullmatch(argument)
+    folder = Path(named["folder"] if named else argument)
+    card = read_card(folder)
+    if not (folder / SUMMARY).is_file():
+        raise EvaluationError(f"{folder} has no {SUMMARY}: the evaluation did not finish, start it again")
+    labels = card["labels"]
+    lines = {name: read_lines(folder / "problems" / f"{name}.jsonl") for name in card["benchmarks"]}
+    wanted = card["settings"]["sampling"]["samples"]
+    short = {n: sum(run.n < wanted for line in found for run in line.runs) for n, found in lines.items()}
+    some = ", ".join(f"{count} of {name}" for name, count in short.items() if count)
+    notes = [f"{folder}: problems x runs with samples that failed or without a gold: {some}"] if some else []
+    return EvalRun(
+        (named and named["method"]) or labels.get("method") or folder.name,
+        (named and named["base"]) or labels.get("base") or "",
+        folder,
+        card["settings"],
+        card["benchmarks"],
+        lines,
+        tuple(notes),
+    )
+
+
+def check_alike(runs: Sequence[EvalRun]) -> None:
+    """Refuse runs that were not evaluated in the same way.
+
+    Raises:
+        EvaluationError: names the folders and the settings.
+    """
+    first = runs[0]
+    for other in runs[1:]:
+        one, two = ({k: r.settings.get(k) for k in ALIKE} for r in (first, other))
+        found = differences(one, two)
+        found = [text.replace(", now ", " against ") for text in found]
+        for name in sorted({*first.digests} & {*other.digests}):
+            if first.digests[name] != other.digests[name]:
+                found.append(f"the problems of {name}")
+        if found:
+            raise EvaluationError(
+                f"{first.folder} and {other.folder} were evaluated differently ({'; '.join(found)}): evaluate both in "
+                "the same way, or pass --allow-differences to compare them all the same"
+            )
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of one method on one base and benchmark: (runs, problems), and the problems' names."""
+
+    ids: list[str]
+    table: np.ndarray
+
+    def on(self, ids: Sequence[str]) -> np.ndarray:
+        """Columns of these problems."""
+        index = {name: i for i, name in enumerate(self.ids)}
+        return self.table[:, [index[name] for name in ids]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One base and benchmark: baseline against method.
+
+    Attributes:
+        baseline, method: mean scores over runs and common problems.
+        interval: of the difference, 95 %, from resampling problems (paired).
+        by_run: differences of the runs, in order; empty where they cannot be paired.
+        t: paired t over the runs.
+        p_holm: its p, adjusted for the number of cells.
+    """
+
+    base: str
+    benchmark: str
+    problems: int
+    baseline: float
+    method: float
+    interval: Interval | None
+    by_run: tuple[float, ...]
+    t: Test
+    p_holm: float | None = None
+
+    @property
+    def difference(self) -> float:
+        """Method minus baseline."""
+        return self.method - self.baseline
+
+
+@dataclass(frozen=True)
+class Power:
+    """What the comparison could find.
+
+    Attributes:
+        observed: chance to reject at 5 % if the observed dz is the true one.
+        detectable: smallest dz that is found with a chance of 80 %.
+        points: the same in points of the metric, by the observed standard deviation.
+    """
+
+    observed: float | None
+    detectable: float | None
+    points: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method against the baseline in one metric.
+
+    Attributes:
+        cells: of every base and benchmark that both have.
+        wilcoxon, cells_t: tests over the cells' differences.
+        runs_t: paired t over the runs, each the mean of the cells.
+        mean: difference, mean of the cells; ``interval`` from resampling problems within each cell.
+        power: of each test.
+    """
+
+    metric: str
+    baseline: str
+    method: str
+    cells: list[Cell]
+    mean: float | None
+    interval: Interval | None
+    wilcoxon: Test
+    cells_t: Test
+    runs_t: Test
+    power: dict[str, Power]
+    notes: list[str] = field(default_factory=list)
+
+
+def gather(runs: Iterable[EvalRun], metric: str) -> dict[tuple[str, str], dict[str, Scored]]:
+    """(base, benchmark) -> method -> scores; several folders of a method are further runs, in the order given."""
+    found: dict[tuple[str, str], dict[str, Scored]] = {}
+    for run in runs:
+        for benchmark, lines in run.lines.items():
+            table, ids = scores(lines, metric), [line.id for line in lines]
+            cell = found.setdefault((run.base, benchmark), {})
+            before = cell.get(run.method)
+            if before is None:
+                cell[run.method] = Scored(ids, table)
+            else:
+                common = [i for i in before.ids if i in set(ids)]
+                cell[run.method] = Scored(common, np.vstack([before.on(common), Scored(ids, table).on(common)]))
+    return found
+
+
+def compare(runs: Sequence[EvalRun], metric: str, baseline: str, alternative: str = "two-sided") -> list[Comparison]:
+    """Every other method against the baseline.
+
+    Raises:
+        EvaluationError: no such baseline, nothing else, nothing in common, or a metric that no problem has.
+    """
+    methods = list(dict.fromkeys(run.method for run in runs))
+    if baseline not in methods:
+        raise EvaluationError(f"--baseline {baseline} is not one of the methods: {', '.join(methods)}")
+    others = [m for m in methods if m != baseline]
+    if not others:
+        raise EvaluationError(
+            f"all runs are of the method {baseline}: name them as METHOD=FOLDER, or set --method of verl-grail eval"
+        )
+    table = gather(runs, metric)
+    return [_compare(table, metric, baseline, method, alternative) for method in others]
+
+
+def _compare(
+    table: Mapping[tuple[str, str], Mapping[str, Scored]], metric: str, baseline: str, method: str, alternative: str
+) -> Comparison:
+    cells, units, notes = [], [], []
+    for (base, benchmark), found in table.items():
+        here = f"{base} {benchmark}".strip()
+        if baseline not in found or method not in found:
+            if method in found or baseline in found:
+                notes.append(f"{here}: only {method if method in found else baseline} was evaluated; left out")
+            continue
+        a, b = found[baseline], found[method]
+        ids = _common(a, b)
+        if not ids:
+            notes.append(f"{here}: no problem with a {metric} in both; left out")
+            continue
+        cell, differences_ = _cell(base, benchmark, a.on(ids), b.on(ids), alternative)
+        cells.append(cell)
+        units.append(differences_)
+    if not cells:
+        raise EvaluationError(f"{baseline} and {method} have no base and benchmark in common with a {metric}")
+    adjusted = holm([c.t.p for c in cells])
+    cells = [Cell(**{**c.__dict__, "p_holm": p}) for c, p in zip(cells, adjusted, strict=True)]
+    over_cells = np.array([c.difference for c in cells])
+    tests = {
+        "wilcoxon": wilcoxon(over_cells, alternative),
+        "cells_t": paired_t(over_cells, alternative),
+        "runs_t": _over_runs(cells, alternative),
+    }
+    by_run = _by_run(cells)
+    return Comparison(
+        metric,
+        baseline,
+        method,
+        cells,
+        mean_or_none(over_cells),
+        bootstrap_interval(units),
+        **tests,
+        power={
+            "wilcoxon": _power(over_cells, wilcoxon_power, alternative),
+            "runs_t": _power(by_run, t_power, alternative),
+        },
+        notes=notes,
+    )
+
+
+def _common(a: Scored, b: Scored) -> list[str]:
+    """Problems that have a score in every run of both."""
+    whole = [{i for i, column in zip(s.ids, s.table.T, strict=True) if not np.isnan(column).any()} for s in (a, b)]
+    return [i for i in a.ids if i in whole[0] & whole[1]]
+
+
+def _cell(base: str, benchmark: str, a: np.ndarray, b: np.ndarray, alternative: str) -> tuple[Cell, np.ndarray]:
+    """A cell, and the differences of its problems. a, b: (runs, problems) on the same problems."""
+    of_problems = b.mean(axis=0) - a.mean(axis=0)
+    if a.shape[0] == b.shape[0]:
+        by_run = b.mean(axis=1) - a.mean(axis=1)
+        t = paired_t(by_run, alternative)
+    else:
+        by_run = np.zeros(0)
+        t = Test("paired t", 0, note=f"{a.shape[0]} runs against {b.shape[0]}: runs are paired in order")
+    cell = Cell(
+        base,
+        benchmark,
+        of_problems.size,
+        float(a.mean()),
+        float(b.mean()),
+        bootstrap_interval([of_problems]),
+        tuple(map(float, by_run)),
+        t,
+    )
+    return cell, of_problems
+
+
+def _by_run(cells: Sequence[Cell]) -> np.ndarray:
+    """Difference of each run, mean of the cells, shape (runs,); empty where cells have different numbers of runs."""
+    if len({len(c.by_run) for c in cells}) != 1:
+        return np.zeros(0)
+    return np.array([c.by_run for c in cells]).mean(axis=0)
+
+
+def _over_runs(cells: Sequence[Cell], alternative: str) -> Test:
+    numbers = {len(c.by_run) for c in cells}
+    if len(numbers) > 1 or 0 in numbers:
+        return Test("paired t", 0, note="not every base and benchmark has as many runs of both methods")
+    return paired_t(_by_run(cells), alternative)
+
+
+def _power(values: np.ndarray, power: Any, alternative: str) -> Power:
+    values = finite(values, "a list of differences")
+    sd = float(np.std(values, ddof=1)) if values.size > 1 else 0.0
+    sign = -1.0 if alternative == "less" else 1.0
+    smallest = detectable(lambda dz: power(values.size, sign * dz, alternative))
+    if sd < 1e-12:
+        return Power(None, smallest, None)
+    observed = power(values.size, float(values.mean()) / sd, alternative)
+    return Power(observed, smallest, None if smallest is None else smallest * sd)
