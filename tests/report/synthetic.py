@@ -16,11 +16,12 @@ from verl_grail.core.spans import AnswerSpan
 from verl_grail.core.tokens import TokenBytes
 from verl_grail.plugin.dumps import dump_columns
 
-WORDS = (
+SENTENCES = (
     "so we add the two sides and then see that each of them is even which gives a bound on every term of this sum "
     "let us check it by hand for small cases first because an odd number leaves rest one when divided by two now "
     "suppose not take any prime factor write both numbers as products compare what remains hence therefore finally"
-).split()
+)
+WORDS = SENTENCES.split()
 PIECES = [f" {word}" for word in dict.fromkeys(WORDS)] + [f" {a}{b}" for a in WORDS for b in ("s", "ed", "ing")]
 PIECES += [*"0123456789", "\n", "\n\n", " =", " +", ".", ",", " \\", "boxed", "{", "}", "<|im_end|>"]
 PIECES = list(dict.fromkeys(PIECES))
@@ -111,8 +112,11 @@ def _update(rows, weights, spans, cosine, prompts, samples, gar) -> tuple:
         responses=[ids for _, ids, _ in rows],
         response_mask=torch.ones(n, width, dtype=torch.int64),
         correct=[right for _, _, right in rows],
-        info=[{"acc": float(r), "gar_outcome": "pass" if r else "wrong", "outcome": "correct" if r else "wrong"} for _, _, r in rows],
-        columns={"expert_solution": [f"We add the tens, then the units.\nPrompt {i // samples}: carry once." for i in range(n)]},
+        info=[
+            {"acc": float(r), "gar_outcome": "pass" if r else "wrong", "outcome": "correct" if r else "wrong"}
+            for _, _, r in rows
+        ],
+        columns={"expert_solution": [f"Add tens, then units.\nPrompt {i // samples}: carry." for i in range(n)]},
     )  # fmt: skip
     update = SimpleNamespace(
         rows=step_rows,

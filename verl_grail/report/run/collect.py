@@ -65,6 +65,8 @@ class Collected:
     """Expert solutions by step and prompt (`Rollout.group`)."""
     total: int = 0
     """Rollouts read."""
+    without_contents: int = 0
+    """Of these, ones whose dump does not say which tokens of the answer are its content."""
 
 
 def find_inputs(run_dir: Path, metrics: Path | None, rollouts: Path | None) -> tuple[Path, Path]:
@@ -110,6 +112,11 @@ def collect(name: str, metrics: Path, rollouts: Path, max_rollouts: int, max_tok
     token_shares = shares([path.stat().st_size // BYTES_PER_TOKEN for path in files], max_tokens)
     for path, rows, tokens in zip(files, row_shares, token_shares, strict=True):
         _read_step(path, out, rows, tokens)
+    if out.without_contents:
+        run.notes.append(
+            f"{name}: {out.without_contents} answers without answer_contents (dumps of an older version): all of their "
+            "tokens count as delimiters"
+        )
     return out
 
 
@@ -126,11 +133,7 @@ def _read_step(path: Path, out: Collected, max_rows: int, max_tokens: int) -> No
     if not kept:
         out.run.notes.append(f"{out.run.method}: rollouts/{path.name} holds no rollout")
         return
-    if any(k.rollout.answer_span and not k.rollout.contents for k in kept):
-        out.run.notes.append(
-            f"{out.run.method}: rollouts/{path.name} has answers without answer_contents (written by an older version): "
-            "all of the answer counts as delimiter"
-        )
+    out.without_contents += sum(bool(k.rollout.answer_span and not k.rollout.contents) for k in kept)
     out.sums[step] = counter.sums()
     out.total += len(kept)
     lengths = [len(k.ids) or len(k.rollout.output) // 4 for k in kept]

@@ -44,11 +44,14 @@ PANELS: tuple[tuple[str, tuple[Line, ...]], ...] = (
         ),
     ),
     (
-        "clipped weights",
-        (("at $w_{min}$", _metric("grail/clip_frac_min"), None), ("at $w_{max}$", _metric("grail/clip_frac_max"), None)),
+        "clipped weights (share)",
+        (
+            ("at $w_{min}$", _metric("grail/clip_frac_min"), None),
+            ("at $w_{max}$", _metric("grail/clip_frac_max"), None),
+        ),
     ),
     (
-        "answers found",
+        "answers found (share)",
         (
             ("GRAIL", _metric("grail/answer_found_rate"), None),
             ("OAR-G", _metric("oar_g/answer_found_rate"), None),
@@ -152,11 +155,12 @@ def _histogram(stretches: list[tuple[str, StepSums]]) -> Any:
         hatch = ("", "////", "....", "xxxx")[i]
         if part.any():
             axes.bar(
-                edges[:-1], part, WEIGHT_BIN, base, align="edge", color=PALETTE[i], label=name, hatch=hatch, edgecolor="white",
-                linewidth=0.2,
+                edges[:-1], part, WEIGHT_BIN, base, align="edge", label=name,
+                color=PALETTE[i], hatch=hatch, edgecolor="white", linewidth=0.2,
             )  # fmt: skip
         base += part
     axes.axvline(1.0, color="#555555", linewidth=0.8, linestyle=":")
+    axes.set_ylim(0.0, axes.get_ylim()[1] * 1.05)
     axes.set_xlabel("token weight")
     axes.set_ylabel("% of tokens of weighted rollouts")
     axes.legend(frameon=False)

@@ -11,7 +11,17 @@ from string import Template
 from verl_grail.report.colours import WEIGHT_HIGH, WEIGHT_LOW, css_variables
 from verl_grail.report.tokens import clean
 
-SCRIPTS = ("dom.js", "data.js", "charts.js", "tokens.js", "curves.js", "steps.js", "compare.js", "rollouts.js", "main.js")
+SCRIPTS = (
+    "dom.js",
+    "data.js",
+    "charts.js",
+    "tokens.js",
+    "curves.js",
+    "steps.js",
+    "compare.js",
+    "rollouts.js",
+    "main.js",
+)
 """In the order in which they are put together; each is one object that the later ones use."""
 
 
@@ -32,7 +42,8 @@ def run_page(title: str, subtitle: str, payload: str) -> str:
     constants = f"const WEIGHT_LOW = {WEIGHT_LOW}, WEIGHT_HIGH = {WEIGHT_HIGH};\n"
     script = '"use strict";\n(() => {\n' + constants + "\n".join(map(read, SCRIPTS)) + "\n})();\n"
     style = css_variables() + read("page.css")
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    allowed = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     return Template(read("page.html")).substitute(
         policy=policy,
         title=escape(clean(title)),

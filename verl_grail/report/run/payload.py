@@ -126,7 +126,9 @@ def _rows(collected: Collected, steps: list[int]) -> tuple[dict[str, Any], dict[
         **_ragged("contents", [r.contents for r in rollouts]),
         **_ragged("masked", [r.masked for r in rollouts]),
     }
-    solutions = {group_of[key]: list(map(clean, texts)) for key, texts in collected.solutions.items() if key in group_of}
+    solutions = {
+        group_of[key]: list(map(clean, texts)) for key, texts in collected.solutions.items() if key in group_of
+    }
     return {**{name: table.texts() for name, table in tables.items()}, "solutions": solutions}, arrays
 
 
@@ -157,7 +159,9 @@ def _metrics(collected: Collected) -> dict[str, list[list[float]]]:
     """Name -> steps and values (7 digits)."""
     names = dict.fromkeys(name for data in collected.run.metrics.values() for name in data)
     columns = {name: zip(*collected.run.series(name), strict=True) for name in names}
-    return {clean(name): [list(steps), [float(f"{v:.7g}") for v in values]] for name, (steps, values) in columns.items()}
+    return {
+        clean(name): [list(steps), [float(f"{v:.7g}") for v in values]] for name, (steps, values) in columns.items()
+    }
 
 
 def _sums_header(collected: Collected, steps: list[int]) -> dict[str, Any]:

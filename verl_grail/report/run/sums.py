@@ -9,8 +9,8 @@ import numpy as np
 from verl_grail.report.rollouts import Rollout
 from verl_grail.report.run.regions import MASKED, REASONING, REGIONS
 
-WEIGHT_BIN = 0.05
-WEIGHT_BINS = 200
+WEIGHT_BIN = 0.1
+WEIGHT_BINS = 100
 """Bins of the weight histogram from 0 on; one more holds everything from ``WEIGHT_BIN * WEIGHT_BINS`` = 10 up."""
 PROFILE_BINS = 20
 """Equal parts of the reasoning."""
@@ -141,8 +141,9 @@ class StepCounter:
             return
         self._sums.weighted += 1
         known = np.isfinite(weights)
-        # weights are dumped to 4 decimals, so 1e-6 of a bin puts those on an edge into the bin that they open
-        bins = np.clip(np.floor(weights[known] / WEIGHT_BIN + 1e-4), 0, WEIGHT_BINS).astype(np.int64)
+        # weights are dumped to 4 decimals, so that 1e-5 of a bin only puts those on an edge into the
+        # bin that they open
+        bins = np.clip(np.floor(weights[known] / WEIGHT_BIN + 1e-5), 0, WEIGHT_BINS).astype(np.int64)
         np.add.at(self._sums.weights, (regions[known], bins), 1)
         reasoning = weights[known & (regions == REASONING)]
         if len(reasoning):

@@ -90,7 +90,11 @@ function legendOfTokens() {
     node.style.setProperty("--t", share.toFixed(2));
     return node;
   };
-  const write = el("input", { type: "checkbox", onchange: (event) => document.body.classList.toggle("write-weights", event.target.checked) });
+  const switched = ({ target: { checked } }) => {
+    document.body.classList.toggle("write-weights", checked);
+    for (const box of document.querySelectorAll(".write-switch")) box.checked = checked;
+  };
+  const write = el("input", { type: "checkbox", class: "write-switch", onchange: switched });
   return el("div", { class: "legend" },
     el("p", {}, "token weight: ", LEGEND_WEIGHTS.map(swatch), " ", el("label", { class: "inline" }, write, " write weights ≠ 1 out")),
     el("p", {}, "marks: ", ["content", "delimiter", "post", "masked"].map((name) => [el("span", { class: `sample ${name}` }, name), " "]),
