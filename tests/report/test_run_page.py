@@ -13,8 +13,8 @@ from verl_grail.report.colours import DARK, LIGHT, strength
 from verl_grail.report.run import build_report
 from verl_grail.report.tokens import clean
 
-MAX_NODES = 3000
-"""Elements of a page, whatever the number of rollouts: three responses of about 200 tokens, a list page, the charts."""
+MAX_NODES = 2000
+"""Elements of a page with short responses, whatever the number of rollouts: a list page, the charts, the controls."""
 ATTACK = (
     "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><b>bold</b>&amp;"
 )
@@ -61,7 +61,7 @@ def set_filter(driver, **fields: object) -> int:
             name.replace("_", "-"),
             str(value),
         )
-    driver.execute_async_script("setTimeout(arguments[0], 250)")  # text and number fields wait for the typing to end
+    driver.execute_async_script("setTimeout(arguments[0], 160)")  # text and number fields wait for the typing to end
     return int(js(driver, "return $('#matches').textContent").split(" of ")[0].replace(",", ""))
 
 
@@ -287,18 +287,23 @@ def test_fits_a_phone_and_follows_the_readers_scheme(driver, run, width, dark):
     assert js(driver, unnamed) == []
 
 
+def test_a_sample_is_said(driver, run, tmp_path):
+    assert build_report(run, tmp_path / "page.html", max_rollouts=20).kept == 20
+    browser.show(driver, tmp_path / "page.html")
+    assert js(driver, "return $('#sampled').textContent").startswith("A sample: 20 of the 144 dumped rollouts are on")
+    assert set_filter(driver) == 20
+    browser.show(driver, run / "report.html")
+    assert js(driver, "return $('#sampled')") is None
+
+
 def test_ten_thousand_rollouts_stay_a_page_of_few_elements(driver, tmp_path):
-    run = write_run(tmp_path / "large", steps=40, prompts=32, samples=8, tokens=60)
+    run = write_run(tmp_path / "large", steps=40, prompts=32, samples=8, tokens=24)
     rows = dumped(run)
-    done = build_report(run, max_rollouts=10_000)
-    assert (done.kept, done.total) == (10_000, len(rows)) == (10_000, 10_240)
+    done = build_report(run, max_rollouts=20_000)
+    assert done.kept == done.total == len(rows) == 10_240
     browser.show(driver, done.page)
     count = "return all('*').length"
-    assert js(driver, count) < MAX_NODES
-    assert "10,000 of the 10,240 dumped rollouts" in js(driver, "return $('#sampled').textContent")
-    build_report(run, max_rollouts=20_000)
-    browser.show(driver, done.page)
-    assert js(driver, "return $('#sampled')") is None
+    assert 500 < js(driver, count) < MAX_NODES
     check_filters(driver, rows)
     set_filter(driver, sort="bonus", order="desc")
     best = max(r["gar_bonus"] for r in rows if r["gar_bonus"] is not None)
