@@ -268,6 +268,21 @@ def test_text_of_a_model_stays_text(driver, tmp_path):
     driver.get_log("browser")
 
 
+def test_a_long_response_is_drawn_in_parts(driver, tmp_path):
+    (tmp_path / "rollouts").mkdir()
+    row = {"input": "p", "output": "", "uid": "a_0_0", "tokens": [f" {i}" for i in range(9000)], "masked": [[5, 7]]}
+    (tmp_path / "rollouts" / "1.jsonl").write_text(json.dumps(row | {"grail_weights": [2.0] * 9000}) + "\n")
+    browser.show(driver, build_report(tmp_path).page)
+    drawn = []
+    for _ in range(3):
+        drawn.append(js(driver, "return all('.detail .tok').length"))
+        js(driver, "all('.detail button').at(-1).click()")
+    assert drawn == [4000, 8000, 9000] and js(driver, "return all('.detail button').at(-1).hidden")
+    assert js(driver, "return $('.detail .tokens').textContent") == "".join(row["tokens"])
+    assert js(driver, "return all('.masked.tok').map((s) => s.textContent)") == [" 5", " 6"]
+    quiet(driver)
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [360, 1280])
 def test_fits_a_phone_and_follows_the_readers_scheme(driver, run, width, dark):

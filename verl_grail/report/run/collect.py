@@ -13,8 +13,8 @@ from verl_grail.report.run.sample import choose, shares
 from verl_grail.report.run.sums import StepCounter, StepSums
 from verl_grail.report.runs import Run, RunRootError, dump_files, load_metrics, looks_like_run, read_dump
 
-BYTES_PER_TOKEN = 16
-"""Less than a token takes in a dump (text and advantage), so that a file's size bounds its number of tokens."""
+BYTES_PER_TOKEN = 8
+"""Less than the shortest token takes in a dump (`"", ` and `0.0, `), so that a file's size bounds its tokens."""
 
 
 class Vocabulary:
