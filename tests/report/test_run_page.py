@@ -79,7 +79,8 @@ FILTERS = [
     ({"bonus_high": 0.05}, lambda r: r["gar_bonus"] is not None and r["gar_bonus"] <= 0.05),
     ({"weight_low": 1.05, "weight_high": 1.2}, lambda r: 1.05 <= mean_weight(r) <= 1.2),
     ({"cosine_low": 0.3}, lambda r: r["gar_cosine"] is not None and r["gar_cosine"] >= 0.3),
-    ({"length_high": 40}, lambda r: len(r["tokens"]) <= 40),
+    # whole numbers, so that some rollouts lie on the ends of the range
+    ({"length_low": 38, "length_high": 46}, lambda r: 38 <= len(r["tokens"]) <= 46),
     ({"text": "THEREFORE"}, lambda r: "therefore" in "".join(r["tokens"])),
     ({"text": "what is 1"}, lambda r: "what is 1" in r["input"].lower()),
     ({"text": "no such words"}, lambda r: False),
@@ -259,6 +260,9 @@ def test_text_of_a_model_stays_text(driver, tmp_path):
     assert shown.count(ATTACK) == 5  # gold, answer, and three outcomes
     assert ATTACK in js(driver, "return all('#metric-names option').map((o) => o.value)")
     assert js(driver, "return all('#compare article')[1].querySelector('.text').textContent") == ATTACK
+    # equal cosines: the bonus decides
+    titles = js(driver, "return all('#compare article h3').map((h) => h.textContent)")
+    assert titles[0].startswith("Best: bonus 0.100") and titles[2].startswith("Worst: bonus 0.000")
     quiet(driver)
     # and the policy stops what would get past the escaping
     injected = '<img src="data:x" onerror="document.title=1">'
