@@ -45,7 +45,7 @@ def imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("ring", FORBIDDEN)
 def test_imports_point_inwards(ring):
-    files = sorted((PACKAGE / ring).glob("*.py"))
+    files = sorted((PACKAGE / ring).rglob("*.py"))
     assert len(files) > 3
     for path in files:
         for name in imports(path):

@@ -108,6 +108,17 @@ def test_doctor_here(wheel_python, tmp_path):
     assert off.returncode == 1 and "VERL_USE_EXTERNAL_PLUGINS" in off.stdout
 
 
+def test_the_report_has_its_page_with_it(wheel_python, tmp_path):
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "rollouts" / "1.jsonl").write_text('{"input": "p", "output": "o", "score": 1.0, "uid": "a_0_0"}\n')
+    done = subprocess.run(
+        [str(wheel_python), "-m", "verl_grail.cli", "report", str(tmp_path)], cwd=tmp_path,
+        env={**os.environ, **cpu_env()}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "class Chart" in (tmp_path / "report.html").read_text()
+
+
 def test_a_stock_mode_fails_before_anything_is_started(wheel_python, tmp_path):
     done = subprocess.run(
         [str(wheel_python), "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grail",

@@ -153,6 +153,16 @@ def test_weights_and_cosines_of_step_one_equal_a_plain_computation_on_the_initia
                 cosines.append(float(normalise(v) @ normalise(anchor)))
             assert r["gar_cosine"] == pytest.approx(max(cosines), abs=1e-4)
     assert weighted >= 3 and with_cosine >= 3
+    # the first line of each prompt, and no other, carries its expert solutions; the answer's content is a part of it
+    lines: dict[str, list[dict]] = {}
+    for r in rollouts:
+        lines.setdefault(r["uid"].rsplit("_", 2)[0], []).append(r)
+        assert r["masked"] is None
+        if r["answer_span"] is not None:
+            assert all(r["answer_span"][0] < a < b <= r["answer_span"][1] for a, b in r["answer_contents"])
+    for first, *others in lines.values():
+        assert first["expert_solutions"] == list(prompts[first["input"]]["expert_solution"])
+        assert all(r["expert_solutions"] is None for r in others)
     # one anchor forward for each solution of each prompt that has a passing rollout, shared by its group
     passing = {r["uid"].rsplit("_", 2)[0]: r["input"] for r in rollouts if r["gar_outcome"] == "pass"}
     assert both.metrics[1]["gar/anchors"] == sum(len(prompts[text]["expert_solution"]) for text in passing.values())

@@ -286,7 +286,7 @@ class SignalTrainer(PPOTrainer):
     def _keep_for_dumps(self, batch: KVBatchMeta, update: _Update) -> None:
         if self.config.trainer.get("rollout_data_dir", None):
             data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages"])
-            self._dumps.update(dump_columns(update, data["advantages"], self._token_bytes))
+            self._dumps.update(dump_columns(update, data["advantages"], self._token_bytes, self.settings.gar))
 
     def _log_rollout_data(self, batch: KVBatchMeta, timing_raw: dict, rollout_data_dir: str):
         if self.settings.active:

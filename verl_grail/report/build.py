@@ -42,9 +42,9 @@ def choose_rollouts(runs: list[Run]) -> tuple[dict[str, list[Pick]], list[str]]:
     for run in runs:
         chosen: list[Pick] = []
         # A GAR run may dump a GRAIL outcome for every row too; only "weighted" or the metric says GRAIL was on.
-        if run.has("grail/") or any(r.grail_outcome == "weighted" for r in run.rollouts):
+        if run.has("grail/") or run.has("oar_g/") or any(r.weight_outcome == "weighted" for r in run.rollouts):
             chosen += (grail := pick_grail(run.rollouts))
-            if run.rollouts and not any(pick.rollout.grail_outcome == "weighted" for pick in grail):
+            if run.rollouts and not any(pick.rollout.weight_outcome == "weighted" for pick in grail):
                 notes.append(f"{run.method}: no rollout of step {run.rollouts[0].step} got token weights")
         if run.has("gar/") or any(r.cosine is not None for r in run.rollouts):
             chosen += (gar := pick_gar(run.rollouts))

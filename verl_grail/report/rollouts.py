@@ -34,13 +34,24 @@ class Rollout:
     tokens: tuple[str, ...] = ()
     """Response tokens as text, in order."""
     weights: tuple[float | None, ...] = ()
-    """GRAIL's weight of each token; empty if there is none, else as long as `tokens`."""
+    """Weight of each token; empty if there is none, else as long as `tokens`."""
+    weighting: str | None = None
+    """Which method gave the weights: ``grail`` or ``oar_g``."""
     advantages: tuple[float | None, ...] = ()
     """Final advantage of each token; empty if there is none, else as long as `tokens`."""
     answer_span: tuple[int, int] | None = None
-    """Half-open token range of the final answer."""
-    grail_outcome: str | None = None
+    """Half-open token range of the final answer, its delimiters included."""
+    contents: tuple[tuple[int, int], ...] = ()
+    """Half-open token ranges within `answer_span` that hold the answer's content; dumps of 0.1.0 lack them."""
+    masked: tuple[tuple[int, int], ...] = ()
+    """Half-open token ranges that the policy did not generate."""
+    solutions: tuple[str, ...] = ()
+    """Expert solutions; only the first dumped rollout of a prompt carries them."""
+    weight_outcome: str | None = None
+    """What became of the rollout's weights, a `RowOutcome` in lower case."""
     gar_outcome: str | None = None
+    reward_outcome: str | None = None
+    """The reward function's name of the result, where it gives one."""
     cosine: float | None = None
     bonus: float | None = None
 
@@ -72,14 +83,7 @@ def parse_rollout(row: dict[str, Any], step: int) -> tuple[Rollout | None, list[
     tokens = tuple(map(str, tokens)) if isinstance(tokens, list) else ()
     if not isinstance(output, str) and not tokens:
         return None, ["neither output nor tokens, skipped"]
-    per_token: dict[str, tuple[float | None, ...]] = {}
-    for key in ("grail_weights", "advantages"):
-        values = row.get(key)
-        values = values if isinstance(values, list) else []
-        if values and len(values) != len(tokens):
-            trouble.append(f"{key} and tokens differ in number, {key} left out")
-            values = []
-        per_token[key] = tuple(map(finite, values))
+    weighting = next((name for name in ("grail", "oar_g") if f"{name}_weights" in row), None)
     span = _span(row.get("answer_span"), len(tokens))
     if span is None and row.get("answer_span") is not None:
         trouble.append("answer_span is no range of its tokens, left out")
@@ -92,22 +96,38 @@ def parse_rollout(row: dict[str, Any], step: int) -> tuple[Rollout | None, list[
         score=finite(row.get("score")),
         acc=finite(row.get("acc")),
         tokens=tokens,
-        weights=per_token["grail_weights"],
-        advantages=per_token["advantages"],
+        weights=_per_token(row, f"{weighting}_weights", len(tokens), trouble),
+        weighting=weighting,
+        advantages=_per_token(row, "advantages", len(tokens), trouble),
         answer_span=span,
-        grail_outcome=_text(row.get("grail_outcome")),
+        contents=_spans(row, "answer_contents", span, trouble),
+        masked=_spans(row, "masked", (0, len(tokens)), trouble),
+        solutions=tuple(s for s in _list(row.get("expert_solutions")) if isinstance(s, str)),
+        weight_outcome=_text(row.get(f"{weighting}_outcome")),
         gar_outcome=_text(row.get("gar_outcome")),
+        reward_outcome=_text(row.get("outcome")),
         cosine=finite(row.get("gar_cosine")),
         bonus=finite(row.get("gar_bonus")),
     )
     return rollout, trouble
 
 
+def _per_token(row: dict[str, Any], key: str, length: int, trouble: list[str]) -> tuple[float | None, ...]:
+    values = _list(row.get(key))
+    if values and len(values) != length:
+        trouble.append(f"{key} and tokens differ in number, {key} left out")
+        return ()
+    # The usual case by itself, since a run has millions of these: the sum is finite only if every value is.
+    if all(type(value) is float for value in values) and math.isfinite(sum(values)):
+        return tuple(values)
+    return tuple(map(finite, values))
+
+
 def pick_grail(rollouts: list[Rollout], weighted: int = 3, unselected: int = 2) -> list[Pick]:
     """Wrong rollouts that got token weights, then some that were left alone; at most one a prompt while they last."""
-    got = [r for r in rollouts if r.grail_outcome == "weighted"]
+    got = [r for r in rollouts if r.weight_outcome == "weighted"]
     wrong = [r for r in got if r.correct is False]
-    left = [r for r in rollouts if r.grail_outcome == "unselected"]
+    left = [r for r in rollouts if r.weight_outcome == "unselected"]
     why = "wrong, token weights applied" if wrong else "token weights applied (no wrong rollout got any)"
     picks = [Pick(r, why) for r in _spread_over_prompts(wrong or got)[:weighted]]
     return picks + [Pick(r, "not selected, all weights 1") for r in _spread_over_prompts(left)[:unselected]]
@@ -141,8 +161,24 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _span(value: Any, length: int) -> tuple[int, int] | None:
     if not (isinstance(value, list) and len(value) == 2 and all(map(is_count, value))):
         return None
     start, end = value
     return (start, end) if start < end <= length else None
+
+
+def _spans(row: dict[str, Any], key: str, within: tuple[int, int] | None, trouble: list[str]) -> tuple:
+    """Ranges in order, without overlap and inside of `within`; none at all if one is not."""
+    if row.get(key) is None:
+        return ()
+    spans = [_span(pair, within[1]) if within else None for pair in _list(row[key])]
+    ends = [within[0] if within else 0, *(s[1] for s in spans if s)]
+    if None in spans or any(s[0] < end for s, end in zip(spans, ends, strict=False) if s):
+        trouble.append(f"{key} holds no ordered ranges of its tokens, left out")
+        return ()
+    return tuple(spans)

@@ -64,9 +64,9 @@ def load_runs(run_root: Path) -> list[Run]:
     """
     if not run_root.is_dir():
         raise RunRootError(f"run root {run_root} is not a folder; expected one with RUN_ROOT/<method>/metrics.jsonl")
-    folders = [p for p in run_root.iterdir() if p.is_dir() and _looks_like_run(p)]
+    folders = [p for p in run_root.iterdir() if p.is_dir() and looks_like_run(p)]
     if not folders:
-        mend = f"it is itself a run, pass {run_root.parent}" if _looks_like_run(run_root) else "no run found in it"
+        mend = f"it is itself a run, pass {run_root.parent}" if looks_like_run(run_root) else "no run found in it"
         raise RunRootError(f"run root {run_root}: {mend}; expected RUN_ROOT/<method>/metrics.jsonl or .../rollouts/")
     return [load_run(folder) for folder in sorted(folders, key=_rank)]
 
@@ -74,13 +74,14 @@ def load_runs(run_root: Path) -> list[Run]:
 def load_run(folder: Path) -> Run:
     """Read one run's folder."""
     run = Run(method=folder.name)
-    run.metrics = _load_metrics(folder / "metrics.jsonl", run)
+    run.metrics = load_metrics(folder / "metrics.jsonl", run)
     run.rollouts = _load_last_rollouts(folder / "rollouts", run)
     run.problems, run.samples = _load_val_n(folder / "val_n.json", run)
     return run
 
 
-def _looks_like_run(folder: Path) -> bool:
+def looks_like_run(folder: Path) -> bool:
+    """Whether a folder has a run's metrics or rollouts in it."""
     return (folder / "metrics.jsonl").is_file() or (folder / "rollouts").is_dir()
 
 
@@ -89,39 +90,45 @@ def _rank(folder: Path) -> tuple[int, str]:
     return known, folder.name
 
 
-def _json_lines(path: Path, run: Run) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, one a line; anything else is noted by line number and skipped."""
+def json_lines(path: Path, run: Run) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file, one a line; anything else is noted by line number and skipped.
+
+    Line by line, since a dump may be larger than the memory. Opened as bytes: only a newline ends a line then, and a
+    run that was killed may leave half a UTF-8 character, with which only that line should be lost.
+    """
+    bad: int | None = None  # a broken line is half-written only if nothing comes after it
     try:
-        # A run that was killed may leave half a UTF-8 character; only that line should be lost. Not splitlines():
-        # it also cuts at U+2028 and friends, which JSON allows inside a string.
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                if not raw.strip():
+                    continue
+                if bad is not None:
+                    run.notes.append(f"{run.method}: {path.name} line {bad} is not valid JSON, skipped")
+                    bad = None
+                try:
+                    value = json.loads(raw.decode("utf-8", errors="replace"))
+                except (ValueError, RecursionError):
+                    bad = number
+                    continue
+                if isinstance(value, dict):
+                    yield value
+                else:
+                    run.notes.append(f"{run.method}: {path.name} line {number} is not a JSON object, skipped")
     except OSError as error:
         run.notes.append(f"{run.method}: {path.name} cannot be read ({error.strerror or error})")
-        return
-    last = max((i for i, line in enumerate(lines) if line.strip()), default=0)
-    for i, line in enumerate(lines):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            why = "is half-written" if i == last else "is not valid JSON"
-            run.notes.append(f"{run.method}: {path.name} line {i + 1} {why}, skipped")
-            continue
-        if isinstance(value, dict):
-            yield value
-        else:
-            run.notes.append(f"{run.method}: {path.name} line {i + 1} is not a JSON object, skipped")
+    if bad is not None:
+        run.notes.append(f"{run.method}: {path.name} line {bad} is half-written, skipped")
 
 
-def _load_metrics(path: Path, run: Run) -> dict[int, dict[str, float]]:
+def load_metrics(path: Path, run: Run) -> dict[int, dict[str, float]]:
+    """Step -> finite metrics of verl's file logger, in the order of the steps."""
     if not path.is_file():
         run.notes.append(f"{run.method}: metrics.jsonl is missing")
         return {}
     steps: dict[int, dict[str, float]] = {}
     not_finite: dict[str, list[int]] = {}
     malformed = 0
-    for row in _json_lines(path, run):
+    for row in json_lines(path, run):
         step, data = row.get("step"), row.get("data")
         if not is_count(step) or not isinstance(data, dict):
             malformed += 1
@@ -145,20 +152,28 @@ def _load_metrics(path: Path, run: Run) -> dict[int, dict[str, float]]:
     return dict(sorted(steps.items()))
 
 
+def dump_files(folder: Path) -> list[Path]:
+    """The files ``<step>.jsonl`` of a folder, in the order of the steps."""
+    return sorted((p for p in folder.glob("*.jsonl") if p.stem.isdecimal()), key=lambda p: int(p.stem))
+
+
+def read_dump(path: Path, run: Run) -> Iterator[Rollout]:
+    """The rollouts of one file, one at a time; what had to be left out is noted when the file ends."""
+    counts: Counter[str] = Counter()
+    for row in json_lines(path, run):
+        rollout, trouble = parse_rollout(row, step=int(path.stem))
+        counts.update(trouble)
+        if rollout is not None:
+            yield rollout
+    run.notes.extend(f"{run.method}: rollouts/{path.name}, {n} row(s): {what}" for what, n in counts.items())
+
+
 def _load_last_rollouts(folder: Path, run: Run) -> list[Rollout]:
     if not folder.is_dir():
         run.notes.append(f"{run.method}: no rollouts folder, no rollouts shown")
         return []
-    dumps = sorted((p for p in folder.glob("*.jsonl") if p.stem.isdecimal()), key=lambda p: int(p.stem), reverse=True)
-    for path in dumps:
-        rollouts: list[Rollout] = []
-        counts: Counter[str] = Counter()
-        for row in _json_lines(path, run):
-            rollout, trouble = parse_rollout(row, step=int(path.stem))
-            counts.update(trouble)
-            if rollout is not None:
-                rollouts.append(rollout)
-        run.notes.extend(f"{run.method}: rollouts/{path.name}, {n} row(s): {what}" for what, n in counts.items())
+    for path in reversed(dump_files(folder)):
+        rollouts = list(read_dump(path, run))
         if rollouts:
             return rollouts
         run.notes.append(f"{run.method}: rollouts/{path.name} holds no rollout, looking at the dump before it")

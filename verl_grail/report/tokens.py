@@ -16,6 +16,7 @@ _PICTURES = {
     127: 0x2421,
     **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
 }
+METHOD_NAMES = {"grail": "GRAIL", "oar_g": "OAR-G"}
 _TITLE_MARKS = str.maketrans({"\n": "↵", "\t": "⇥", " ": "␣"})
 
 
@@ -73,7 +74,7 @@ def rollout_html(pick: Pick) -> str:
         ("score", _number(rollout.score)),
         ("cosine", _number(rollout.cosine)),
         ("bonus", _number(rollout.bonus)),
-        ("GRAIL", escape(clean(rollout.grail_outcome or ""))),
+        (METHOD_NAMES.get(rollout.weighting or "", "weights"), escape(clean(rollout.weight_outcome or ""))),
         ("GAR", escape(clean(rollout.gar_outcome or ""))),
         ("tokens", str(len(rollout.tokens) or "")),
         ("step", str(rollout.step)),
