@@ -16,7 +16,6 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from tests.signals.tiny import Row
-from verl_grail.signals.fsdp import SignalPass
 from verl_grail.signals.request import EMPTY_PLAN, Column, PassRequest
 from verl_grail.signals.schedule import Limits, plan_schedule
 
@@ -70,6 +69,7 @@ def build_engine(path: str, strategy: str = "fsdp2", **options: Any):
     from verl.workers.engine import EngineRegistry
 
     import verl_grail.cpu.engine  # noqa: F401  (registers the CPU engines)
+    from verl_grail.signals.engines import MODEL_TYPE, register_engine
 
     dtype = options.pop("param_dtype", "fp32")
     model = HFModelConfig(
@@ -89,8 +89,9 @@ def build_engine(path: str, strategy: str = "fsdp2", **options: Any):
         **options,
     )
     config.use_remove_padding = model.use_remove_padding
+    register_engine(strategy)
     engine = EngineRegistry.new(
-        model_type="language_model",
+        model_type=MODEL_TYPE,
         backend=strategy,
         model_config=model,
         engine_config=config,
@@ -148,9 +149,7 @@ def run_pass(
 ) -> dict[int, dict[str, torch.Tensor]]:
     """One pass over this rank's rows; results by row index, cut to the response where they are full length."""
     data = batch_of([rows[i] for i in order], [plans[i] for i in order])
-    with engine.eval_mode():
-        out = SignalPass(engine, request).run(data)
-    return by_row(rows, order, out)
+    return by_row(rows, order, engine.compute_signals(data, request))
 
 
 def by_row(rows: list[Row], order: list[int], out: dict[str, torch.Tensor]) -> dict[int, dict[str, torch.Tensor]]:

@@ -62,6 +62,8 @@ def build_engine(path: str, layout: Layout, **options: Any):
     from verl.workers.config import HFModelConfig, McoreEngineConfig, McoreOptimizerConfig
     from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead
 
+    from verl_grail.signals.engines import with_signals
+
     transformer = {**megatron_cpu.CONFIG, "calculate_per_token_loss": layout.per_token_loss}
     sequence_parallel = layout.tp > 1 if layout.sequence_parallel is None else layout.sequence_parallel
     if not sequence_parallel:
@@ -86,7 +88,7 @@ def build_engine(path: str, layout: Layout, **options: Any):
         **options,
     )
     object.__setattr__(config, "dtype", layout.dtype)  # the config admits 16-bit only; fp32 shows what is exact
-    engine = MegatronEngineWithLMHead(
+    engine = with_signals(MegatronEngineWithLMHead, "megatron")(
         HFModelConfig(path=path, override_config={"attn_implementation": "eager"}),
         config,
         McoreOptimizerConfig(lr=1e-3, clip_grad=1.0, lr_decay_steps=10, total_training_steps=10),
@@ -101,12 +103,9 @@ def run_pass(engine, rows: list[Row], order: list[list[int]], plans, request: Pa
     """One pass over this data-parallel rank's rows; results by row index on ranks that hold them."""
     from megatron.core import parallel_state as mpu
 
-    from verl_grail.signals.megatron import MegatronPass
-
     mine = order[mpu.get_data_parallel_rank()]
     data = batch_of([rows[i] for i in mine], [plans[i] for i in mine])
-    with engine.eval_mode():
-        out = MegatronPass(engine, request).run(data)
+    out = engine.compute_signals(data, request)
     if not engine.is_mp_src_rank_with_outputs():
         return {}
     return by_row(rows, mine, out)

@@ -8,6 +8,7 @@ import torch
 from tests.signals.engines import batch_of, build_engine, run_pass, run_ranks, schedule_rows
 from tests.signals.tiny import Row, attribution, build_model, oar_g_reference, ragged_rows, reference, save_model
 from verl_grail.core.oar_g import noise
+from verl_grail.signals.engines import FSDPSignals
 from verl_grail.signals.request import EMPTY_PLAN, Column, PassRequest
 from verl_grail.signals.schedule import Limits
 
@@ -308,7 +309,7 @@ def test_rows_with_non_finite_values_do_not_touch_the_others(models):
 # ------------------------------ FSDP1 on torch's own wrapper ------------------------------
 
 
-class _Fsdp1Engine:
+class _Fsdp1Engine(FSDPSignals):
     """verl's engine cannot build FSDP1 on the CPU (sync_module_states=True), so this stands in for it: torch's own
     FSDP1 wrapper, and the input preparation of verl's engine class."""
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tensordict import TensorDict
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
-from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from verl_grail import __version__
-from verl_grail.signals.engines import check_built_engine, make_pass
+from verl_grail.signals.engines import MODEL_TYPE, register_engine
 from verl_grail.signals.measure import measure_of
 from verl_grail.signals.request import PassRequest
 
 
+class SignalTrainingWorker(TrainingWorker):
+    """verl's, which builds our subclass of the engine that it would build."""
+
+    def __init__(self, config):
+        register_engine(config.engine_config.strategy)
+        super().__init__(replace(config, model_type=MODEL_TYPE))
+
+
 class _SignalWorker:
     """The two calls that the trainer makes on top of verl's."""
+
+    actor_worker_cls = SignalTrainingWorker
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def check_signals(self, leaf: str, measure: str | None = None) -> str:
@@ -24,7 +36,7 @@ class _SignalWorker:
         Returns:
             The version installed on this node.
         """
-        check_built_engine(self.actor.engine, leaf)
+        self.actor.engine.check_signals(leaf)
         measure_of(PassRequest(0, 0, measure=measure))
         return __version__
 
@@ -33,8 +45,7 @@ class _SignalWorker:
         """One signal pass over this rank's rows; ``data`` holds the fields of `request.PASS_FIELDS` and the request."""
         request = PassRequest(**tu.get_non_tensor_data(data, "signal_request", None))
         engine = self.actor.engine
-        with engine.eval_mode():
-            output = make_pass(engine, request).run(data)
+        output = engine.compute_signals(data, request)
         return tu.get_tensordict(output).cpu() if engine.is_mp_src_rank_with_outputs() else None
 
 
