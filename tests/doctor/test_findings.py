@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 
 from verl_grail.doctor.findings import judge
-from verl_grail.doctor.probe import PACKAGES, probe
+from verl_grail.doctor.probe import KERNELS, PACKAGES, _kernels, probe
 
 NEEDS = ["verl>=0.9.1,<0.10", "TransferQueue>=0.1.10", "megatron-core>=0.16; extra == 'megatron'"]
 
@@ -25,6 +26,7 @@ def report(role="driver", ip="10.0.0.1", **changes):
         "device": "cuda",
         "devices": 1,
         "engines": ["fsdp"],
+        "kernels": {"flash-attn": None} if role == "actor" else {},
         "errors": [],
     }
     return copy.deepcopy(base) | changes
@@ -52,6 +54,11 @@ def test_nothing_is_found_where_all_is_well():
         (report(registered={"reward managers": {"gar": False}}), "reward manager gar", "VERL_USE_EXTERNAL_PLUGINS"),
         (report(errors=[("import verl", "ImportError: x")]), "import verl: ImportError: x", "mend"),
         (report("actor", engines=[]), "no engine for device cuda", "torch"),
+        (
+            report("actor", kernels={"flash-attn": "ImportError: x"}),
+            "flash-attn 1.0 do not load: ImportError: x",
+            "torch 1.0",
+        ),
         (report("actor", devices=0, gpus=8.0), "torch 1.0 sees no device of kind cuda", "driver"),
         (
             {"host": "?", "ip": "10.0.0.2", "role": "actor", "errors": [("probe", "no answer")]},
@@ -93,6 +100,22 @@ def test_what_one_process_says_twice_is_the_same():
     from verl_grail.doctor.cluster import NODE_ROLES
 
     assert judge([probe(role) for role in ("driver", *NODE_ROLES)], NEEDS) == []
+
+
+def test_kernels_that_do_not_load_are_a_note_where_there_is_no_device():
+    found = judge([report(), report("actor", "10.0.0.2", devices=0, kernels={"vllm": "AttributeError: x"})], NEEDS)
+    assert [f.fatal for f in found] == [False, False] and "vllm 1.0 do not load" in found[1].what
+
+
+def test_the_kernels_of_this_environment(monkeypatch):
+    """vLLM's load here. A wheel for another torch installs and fails at its first use: the probe says how."""
+    versions = dict.fromkeys(PACKAGES) | {"vllm": "0.28.0", "flash-attn": "2.8"}
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    kernels = _kernels(versions)
+    assert sorted(kernels) == ["flash-attn", "vllm"] and kernels["vllm"] is None
+    assert kernels["flash-attn"].startswith("ModuleNotFoundError")
+    monkeypatch.setitem(KERNELS, "vllm", ("vllm._custom_ops", "no_such_kernel"))
+    assert "no_such_kernel" in _kernels(versions)["vllm"]
 
 
 def test_a_probe_survives_what_imports_do(monkeypatch):

@@ -36,11 +36,13 @@ def _print(reports: list[dict[str, Any]], found: list[findings.Finding], fatal: 
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 140)
-    table = Table("where", "verl-grail", "verl", "torch", "Python", "platform", "engines", "registered", box=None)
+    table = Table(
+        "where", "verl-grail", "verl", "torch", "Python", "platform", "engines", "kernels", "registered", box=None
+    )
     for report in reports:
         versions = report.get("versions")
         if versions is None:
-            table.add_row(findings.place(report), *["?"] * 7)
+            table.add_row(findings.place(report), *["?"] * (len(columns) - 1))
             continue
         names = [n for names in report["registered"].values() for n, there in names.items() if there]
         table.add_row(
@@ -49,6 +51,7 @@ def _print(reports: list[dict[str, Any]], found: list[findings.Finding], fatal: 
             report["python"],
             f"{report['platform']} ({report['device']})",
             ", ".join(report["engines"]) or "-",
+            ", ".join(n for n, why in report["kernels"].items() if why is None) or "-",
             ", ".join(names) or "none",
         )
     console.print(table)

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 SAME = ("verl-grail", "verl", "torch", "transformers", "ray", "TransferQueue", "tensordict", "vllm")
 """Distributions that have to have one version in all processes of a run."""
-ALIKE = ("megatron-core", "mbridge", "flash-attn")
+ALIKE = ("megatron-core", "mbridge", "flash-attn", "transformer-engine")
 """Those that some runs need, and then on all nodes alike."""
 
 
@@ -78,8 +78,22 @@ def _own(report: dict[str, Any], needed: dict[str, Requirement]) -> list[Finding
             )
         )
     if report["role"] == "actor" and not findings:
-        findings += _device(report, where)
+        findings += _device(report, where) + _kernels(report, where)
     return findings
+
+
+def _kernels(report: dict[str, Any], where: str) -> list[Finding]:
+    """Compiled code that does not load; without the device it was built for it may well not."""
+    return [
+        Finding(
+            where,
+            f"the kernels of {name} {report['versions'][name]} do not load: {why}",
+            f"install a {name} built for torch {report['versions']['torch']} and this device, or none",
+            fatal=bool(report["devices"]),
+        )
+        for name, why in report["kernels"].items()
+        if why is not None
+    ]
 
 
 def _device(report: dict[str, Any], where: str) -> list[Finding]:

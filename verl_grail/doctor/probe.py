@@ -30,9 +30,18 @@ PACKAGES = (
     "megatron-core",
     "mbridge",
     "flash-attn",
+    "transformer-engine",
     "math-verify",
 )
 """Distributions whose versions are reported."""
+
+KERNELS: dict[str, tuple[str, str]] = {
+    "flash-attn": ("flash_attn.flash_attn_interface", "flash_attn_varlen_func"),
+    "transformer-engine": ("transformer_engine.pytorch", "Linear"),
+    "vllm": ("vllm._custom_ops", "silu_and_mul"),
+}
+"""Distribution -> the module that loads its compiled code, and a name in it. Built for another torch, or for another
+device, a wheel installs as well as any and fails where it is used first."""
 
 ROLES: dict[str, dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "driver": {
@@ -69,8 +78,8 @@ def probe(role: str) -> dict[str, Any]:
 
     Returns:
         host, ip, pid, role, python, versions {distribution: version or None}, registered {kind: {name: bool}},
-        platform, device, devices [that torch sees], engines [backends with an engine for the device], errors [(what,
-        message)].
+        platform, device, devices [that torch sees], engines [backends with an engine for the device], kernels
+        {distribution: None if its compiled code loads, else why not}, errors [(what, message)].
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of optional packages that are not installed
@@ -108,6 +117,7 @@ def _probe(role: str) -> dict[str, Any]:
     }
     report["platform"], report["device"], report["devices"] = attempt("verl's platform", _platform, ("?", "?", 0))
     report["engines"] = attempt("verl's engines", _engines, []) if role == "actor" else []
+    report["kernels"] = _kernels(report["versions"]) if role == "actor" else {}
     report["errors"] = errors
     return report
 
@@ -120,6 +130,25 @@ def _plugin_error() -> str | None:
     if not done.returncode:
         return None
     return (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
+
+
+def _kernels(versions: dict[str, str | None]) -> dict[str, str | None]:
+    return {name: _why_not(*KERNELS[name]) for name in KERNELS if versions[name]}
+
+
+def _why_not(module: str, name: str) -> str | None:
+    try:
+        loaded: Any = importlib.import_module(module)
+        if module.startswith("vllm."):
+            import torch
+            from vllm.platforms import current_platform
+
+            current_platform.import_kernels()  # it only warns where they do not load
+            loaded = torch.ops._C
+        getattr(loaded, name)
+    except Exception as e:  # a compiled module fails in any way it likes
+        return "".join(traceback.format_exception_only(type(e), e)).strip()
+    return None
 
 
 def _ip() -> str:
