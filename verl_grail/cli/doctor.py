@@ -36,9 +36,8 @@ def _print(reports: list[dict[str, Any]], found: list[findings.Finding], fatal: 
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 140)
-    table = Table(
-        "where", "verl-grail", "verl", "torch", "Python", "platform", "engines", "kernels", "registered", box=None
-    )
+    columns = ("where", "verl-grail", "verl", "torch", "Python", "platform", "engines", "kernels", "registered")
+    table = Table(*columns, box=None)
     for report in reports:
         versions = report.get("versions")
         if versions is None:
