@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,12 @@ def run_trainer(page: Path, words: list[str], folder: Path) -> None:
 def run_recipe(page: Path, words: list[str], folder: Path) -> None:
     """The recipe's own script; what it would start is composed by tests/recipes, and run by tests/e2e."""
     assert words[0] == "bash"
+    if os.environ.get("CHECK"):
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        env = {**os.environ, "PATH": path, "TRAIN_FILES": "data/deepmath.parquet", "VAL_FILES": "data/math500.parquet"}
+        done = subprocess.run(["bash", str(ROOT / words[1])], env=env, capture_output=True)
+        assert done.returncode == 0, done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:]
+        return
     arguments = command_of(ROOT / words[1], folder, *words[2:])
     assert arguments[:2] == ["-m", "verl.trainer.main_ppo"]
     assert set(words[2:]) <= set(arguments)
@@ -100,11 +107,18 @@ def run_prepare(page: Path, words: list[str], folder: Path) -> None:
     assert list(Path("data").glob("*.parquet"))
 
 
+def run_data_check(page: Path, words: list[str], folder: Path) -> None:
+    """Run, on the file that the command before it on the page makes."""
+    for name in ("deepmath", "math500"):
+        run_prepare(page, f"python scripts/data/prepare.py {name} --out data".split(), folder)
+    assert main(words[1:]) == 0
+
+
 def run_report(page: Path, words: list[str], folder: Path) -> None:
     """Run, on a made-up run."""
-    run = Path("runs/grail_gar")
+    run = Path(words[2])
     write_run(run, steps=2, prompts=2, samples=4, tokens=12)
-    assert main([str(run) if w == "RUN_DIR" else w for w in words[1:]]) == 0
+    assert main(words[1:]) == 0
 
 
 def run_compare(page: Path, words: list[str], folder: Path) -> None:
@@ -132,6 +146,15 @@ def parse_only(page: Path, words: list[str], folder: Path) -> None:
         assert main(words[1:]) == 0 and seen
 
 
+def run_merger(page: Path, words: list[str], folder: Path) -> None:
+    """verl's own program: its parser takes the arguments."""
+    from verl.model_merger.base_model_merger import parse_args
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words[2:])
+        assert parse_args().backend == "fsdp"
+
+
 def run_elsewhere(page: Path, words: list[str], folder: Path) -> None:
     """Programs that exist: the set-up itself, or what runs this test."""
     for word in words:
@@ -147,13 +170,15 @@ HOW = (
     (r"sbatch ", run_cluster_script),
     (r"(\w+=\S+ )*bash recipes/", run_recipe),
     (r"python scripts/data/prepare\.py ", run_prepare),
+    (r"verl-grail data check ", run_data_check),
     (r"verl-grail report ", run_report),
     (r"verl-grail compare ", run_compare),
     (r"verl-grail (eval|doctor)\b", parse_only),
     (r"python scripts/bench/report_page\.py", run_elsewhere),
     (r"scripts/(demo|test)\.sh", run_elsewhere),
     (r"\.venv/bin/(ruff|mypy|python -m pytest)", run_elsewhere),
-    (r"pip install ('verl-grail\[eval\]'|\.)$", run_elsewhere),  # tests/e2e/test_install.py
+    (r"pip install ('verl-grail\[eval\]'|'?\.(\[eval\])?'?)$", run_elsewhere),  # tests/e2e/test_install.py
+    (r"python -m verl\.model_merger ", run_merger),
     (r"export \w+=\S+( \w+=\S+)*$", run_elsewhere),
     (r"\+?reward\.custom_reward_function\.", run_elsewhere),  # overrides: tests/test_docs.py
 )
