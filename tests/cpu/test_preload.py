@@ -83,6 +83,13 @@ def test_modules_and_module_path(python, tmp_path):
     assert done.stdout == "3 ['a']\n", done.stderr
 
 
+def test_the_module_path_starts_with_what_the_environment_names(python, tmp_path):
+    """Also where it is in the path already, behind a package of the same name."""
+    (tmp_path / "program.py").write_text("import sys; print(sys.path[1])")
+    for last in sys.path[-2:]:
+        assert call(python, "program.py", cwd=tmp_path, env={"PYTHONPATH": last}).stdout == f"{last}\n"
+
+
 def test_multiprocessing_spawns_with_it(python, tmp_path):
     """A spawned process is preloaded and talks to its parent; the pool's own helpers are as ever."""
     (tmp_path / "program.py").write_text(

@@ -253,9 +253,8 @@ def _run(request: dict) -> int:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    for name in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        if name and name not in sys.path:
-            sys.path.insert(0, name)
+    first = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    sys.path[:] = [*first, *(p for p in sys.path if p not in first)]
     random.seed()  # the copies would all draw the same numbers
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
