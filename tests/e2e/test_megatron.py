@@ -67,7 +67,7 @@ def test_a_recipe_with_two_pipeline_stages_on_two_nodes(task, tmp_path):
         PP="2",
         HEAD="127.0.0.2",
         PORT=str(free_port()),
-        WAIT="120",
+        WAIT="300",
     )
     ray_args = " ".join(RESOURCES)
     script = str(ROOT / "recipes/cluster/with_ray.sh")
