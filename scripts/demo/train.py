@@ -34,6 +34,12 @@ GRAIL = ["algorithm.adv_estimator=grail"]
 GRPO = ["algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=False"]
 GAR = ["reward.reward_manager.name=gar"]
 METHODS = {"grpo": GRPO, "grail": GRAIL, "gar": GRPO + GAR, "grail_gar": GRAIL + GAR}
+OTHERS = {
+    "grail_all": [*GRAIL, "+algorithm.grail.rollouts=all"],
+    "grail_correct": [*GRAIL, "+algorithm.grail.rollouts=correct"],
+    "oar_g": ["algorithm.adv_estimator=oar_g"],
+}
+"""On request (``--methods``)."""
 console = Console()
 
 
@@ -50,6 +56,7 @@ class Size:
     updates: int = 1
     bucket_megabytes: int = 16
     kv_cache_bytes: int = 64 << 20
+    ranks: int = 1
 
 
 SIZES = {
@@ -72,6 +79,7 @@ def run_overrides(
     return [
         *cpu_overrides(
             str(task / "model"),
+            size.ranks,
             prompt_length=card["max_prompt_length"],
             response_length=length,
             train_batch_size=size.prompts,
@@ -85,10 +93,11 @@ def run_overrides(
         # the trainer runs in a worker of the cluster, which does not see the command's environment
         f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH={folder}/metrics.jsonl",
         "trainer.v1.trainer_mode=grail_sync",
-        *METHODS[method],
+        *(METHODS | OTHERS)[method],
         f"data.train_files={task}/train.parquet",
         f"data.val_files={task}/val.parquet",
         f"data.seed={seed}",
+        f"{rollout}.seed={seed}",
         f"reward.custom_reward_function.path={ROOT}/reward_fns/boxed_number.py",
         f"{actor}.ppo_mini_batch_size={size.prompts // size.updates}",
         # Dr. GRPO's loss: a sum over tokens, divided by batch size and longest response
@@ -169,7 +178,7 @@ def train(task: Path, out: Path, methods: list[str], size: Size, seed: int, extr
                TextColumn("{task.fields[status]}"))  # fmt: skip
     with (
         serving(out / "preload.log") as python,
-        ray_node(n_ranks=1) as address,
+        ray_node(n_ranks=size.ranks) as address,
         Progress(*columns, console=console, refresh_per_second=2) as progress,
     ):
         bars = {m: progress.add_task(m, total=size.steps, status="waiting", start=False) for m in methods}
@@ -195,14 +204,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--task", type=Path, required=True, help="folder that prepare.py or real.py made")
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs and the report")
     parser.add_argument("--size", choices=SIZES, default="normal")
-    parser.add_argument("--methods", default=",".join(METHODS), help=f"comma-separated, of {', '.join(METHODS)}")
+    parser.add_argument(
+        "--methods", default=",".join(METHODS), help=f"comma-separated, of {', '.join(METHODS | OTHERS)}"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--title", default="GRPO, GRAIL and GAR on multi-step arithmetic")
     args, overrides = parser.parse_known_args(argv)
     if unknown := [o for o in overrides if "=" not in o or o.startswith("-")]:
         parser.error(f"unknown arguments: {' '.join(unknown)}")
     methods = args.methods.split(",")
-    if unknown := [m for m in methods if m not in METHODS]:
+    if unknown := [m for m in methods if m not in known]:
         parser.error(f"unknown methods: {' '.join(unknown)}")
     task, out = args.task.resolve(), args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
