@@ -204,9 +204,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--task", type=Path, required=True, help="folder that prepare.py or real.py made")
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs and the report")
     parser.add_argument("--size", choices=SIZES, default="normal")
-    parser.add_argument(
-        "--methods", default=",".join(METHODS), help=f"comma-separated, of {', '.join(METHODS | OTHERS)}"
-    )
+    known = METHODS | OTHERS
+    parser.add_argument("--methods", default=",".join(METHODS), help=f"comma-separated, of {', '.join(known)}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--title", default="GRPO, GRAIL and GAR on multi-step arithmetic")
     args, overrides = parser.parse_known_args(argv)
