@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -113,6 +114,8 @@ def test_multiprocessing_spawns_with_it(python, tmp_path):
     [
         ("import sys; sys.exit()", 0, ""),
         ("import sys; sys.exit('no')", 1, "no"),
+        ("import sys; sys.exit(['no'])", 1, "['no']"),
+        ("import sys; sys.exit(259)", 3, ""),
         ("1 / 0", 1, "ZeroDivisionError: division by zero"),
         ("import os; os._exit(5)", 5, ""),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + signal.SIGKILL, ""),
@@ -167,6 +170,44 @@ def test_nothing_outlives_the_owner(tmp_path):
         assert alive(pid)
     assert gone(pid)
     assert client.wait(timeout=30) == 1
+
+
+def test_nothing_outlives_a_killed_server(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import os, time; print(os.getppid(), os.getpid(), flush=True); time.sleep(60)"
+    )
+    with serving(tmp_path / "log.txt", modules=("decimal",)) as python:
+        client = subprocess.Popen([*python.command, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        server, pid = map(int, client.stdout.readline().split())
+        os.kill(server, signal.SIGKILL)
+        assert gone(pid)
+        assert client.wait(timeout=30) == 1
+
+
+def test_a_client_that_dies_or_says_nothing_is_survived(tmp_path):
+    """The answer to a dead client, half a request, and a folder that is gone: the next process starts all the same."""
+    (tmp_path / "program.py").write_text("import os, time; print(os.getpid(), flush=True); time.sleep(0.3)")
+    (tmp_path / "gone").mkdir()
+    with serving(tmp_path / "log.txt", modules=("decimal",)) as python:
+        folder = os.path.dirname(python.command[0])
+        client = subprocess.Popen([*python.command, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        pid = int(client.stdout.readline())
+        os.kill(pid, signal.SIGSTOP)  # ends and client ends come to the server at once
+        client.kill()
+        os.kill(pid, signal.SIGKILL)
+        with socket.socket(socket.AF_UNIX) as half:
+            half.connect(os.path.join(folder, "socket"))
+            socket.send_fds(half, [(100).to_bytes(8, "big")], [0, 1, 2])
+        with socket.socket(socket.AF_UNIX) as empty:
+            empty.connect(os.path.join(folder, "socket"))
+        done = subprocess.run(
+            ["sh", "-c", f"rmdir ../gone && exec {python.command[0]} ../program.py"],
+            cwd=tmp_path / "gone",
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 1 and "FileNotFoundError" in done.stderr
+        assert call(python, "program.py", cwd=tmp_path).returncode == 0
 
 
 def test_what_needs_ray_is_refused(tmp_path):

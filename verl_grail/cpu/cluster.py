@@ -23,16 +23,16 @@ def ray_node(n_ranks: int, object_store_bytes: int = 200_000_000) -> Iterator[st
     import ray
 
     before = {k: os.environ.get(k) for k in cpu_env()}
-    os.environ.update(cpu_env())  # workers inherit the environment of the node, not of the command
-    context = ray.init(
-        address="local",
-        num_cpus=24,  # slots: verl asks for one per process it starts
-        num_gpus=n_ranks,
-        include_dashboard=False,
-        object_store_memory=object_store_bytes,
-        log_to_driver=False,
-    )
     try:
+        os.environ.update(cpu_env())  # workers inherit the environment of the node, not of the command
+        context = ray.init(
+            address="local",
+            num_cpus=24,  # slots: verl asks for one per process it starts
+            num_gpus=n_ranks,
+            include_dashboard=False,
+            object_store_memory=object_store_bytes,
+            log_to_driver=False,
+        )
         yield context.address_info["gcs_address"]
     finally:
         ray.shutdown()

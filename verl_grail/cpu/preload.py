@@ -16,6 +16,7 @@ This file is the server, and the client that takes the place of ``python``: a sc
 nothing but the light part of the standard library is imported at its top.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -45,6 +46,10 @@ LATE = ("ray", "verl", "transfer_queue")
 """Packages that each process has to import itself."""
 
 LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE")
+MAX_FILES = 253
+"""Descriptors that Linux passes in one message (SCM_MAX_FD)."""
+REQUEST_S = 20.0
+"""Seconds for a client to send its request."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 READY = "ready"
 SOCKET = "socket"
@@ -85,6 +90,8 @@ def run_client(folder: str, argv: list[str]) -> int:
     }
     os.umask(mask)
     files = [0, 1, 2, *(fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2 and _passed_on(fd))]
+    if len(files) > MAX_FILES:
+        raise SystemExit(f"{len(files)} open files cannot be handed to a preloaded process, {MAX_FILES} can")
     body = json.dumps(request | {"files": files}).encode()
     socket.send_fds(server, [len(body).to_bytes(8, "big")], files)
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # after the request, not in the middle of it
@@ -182,8 +189,7 @@ class Server:
                 return
             client = self.clients.pop(pid, None)
             if client is not None:
-                with client:
-                    client.send(str(os.waitstatus_to_exitcode(status)).encode(), socket.MSG_NOSIGNAL)
+                _answer(client, os.waitstatus_to_exitcode(status))
 
     def _heard(self, pid: int, client: socket.socket) -> None:
         """A signal to pass on; or nothing, where the client was killed: then so is what it stood for."""
@@ -197,19 +203,26 @@ class Server:
             os.waitpid(pid, 0)
 
     def _fork(self, client: socket.socket) -> None:
-        header, files, _, _ = socket.recv_fds(client, 8, 64)
-        size, body = int.from_bytes(header, "big"), b""
-        while len(body) < size:
-            if not (chunk := client.recv(size - len(body))):
-                break
-            body += chunk
-        if len(header) == 8 and len(body) == size and len(files) >= 3:
+        files: list[int] = []
+        try:
+            client.settimeout(REQUEST_S)  # one that stops half-way must not stop the others
+            header, files, _, _ = socket.recv_fds(client, 8, MAX_FILES)
+            size, body = int.from_bytes(header, "big"), b""
+            while len(body) < size:
+                if not (chunk := client.recv(size - len(body))):
+                    raise ConnectionError("the request ends in its middle")
+                body += chunk
+            if len(header) < 8 or len(files) < 3:
+                raise ConnectionError("no request")
+            client.settimeout(None)
             pid = os.fork()
+        except OSError as e:  # also no memory for a copy, no answer in time
+            print(f"no process for a client: {e}", file=sys.stderr, flush=True)
+            _answer(client, 1)
+        else:
             if pid == 0:
                 self._become(json.loads(body), client, files)
             self.clients[pid] = client
-        else:
-            client.close()
         for fd in files:
             os.close(fd)
 
@@ -231,8 +244,29 @@ class Server:
                 os.dup2(fd, number)
                 os.close(fd)
             status = _run(request)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
         finally:
             os._exit(status)
+
+
+def _answer(client: socket.socket, status: int) -> None:
+    """Tell a client how its process ended, if it is still there."""
+    with client, contextlib.suppress(OSError):
+        client.send(str(status).encode(), socket.MSG_NOSIGNAL)
+
+
+def _within(soft: int, hard: int) -> bool:
+    return hard == resource.RLIM_INFINITY or resource.RLIM_INFINITY != soft <= hard
+
+
+def _die_with_parent() -> None:
+    """Ask Linux for SIGTERM when the server ends, however it does (prctl, PR_SET_PDEATHSIG)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))
 
 
 def _run(request: dict) -> int:
@@ -244,12 +278,14 @@ def _run(request: dict) -> int:
     import threading
     import traceback
 
+    _die_with_parent()
     os.setsid()
     os.umask(request["umask"])
     os.nice(max(0, request["nice"] - os.nice(0)))
     for name, soft in request["limits"].items():
         kind = getattr(resource, name)
-        resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (soft if _within(soft, hard) else hard, hard))
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -263,7 +299,7 @@ def _run(request: dict) -> int:
     multiprocessing.current_process().authkey = os.urandom(32)
     multiprocessing.spawn.set_executable(os.path.join(request["folder"], PYTHON))
     what, *rest = request["argv"]
-    status: int | str | None = 0
+    status: object = 0
     try:
         if what == "-c":
             sys.argv = ["-c", *rest[1:]]
@@ -277,19 +313,19 @@ def _run(request: dict) -> int:
             sys.path.insert(0, os.path.dirname(os.path.abspath(what)))
             runpy.run_path(what, run_name="__main__")
     except SystemExit as e:
-        status = e.code  # type: ignore[assignment]
+        status = e.code
     except BaseException:
         traceback.print_exc()
         status = 1
     # As at the end of Python itself: other threads first, then what was registered, then the streams.
     threading._shutdown()
     atexit._run_exitfuncs()
-    if isinstance(status, str):
+    if status is not None and not isinstance(status, int):
         print(status, file=sys.stderr)
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    return status or 0
+    return (status or 0) & 0xFF
 
 
 def run_server(folder: str, modules: list[str]) -> None:

@@ -74,5 +74,9 @@ def serving(
             yield Python((str(python),))
         finally:
             server.stdin.close()
-            server.wait(timeout=30)
+            try:
+                server.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
             server.stdout.close()
