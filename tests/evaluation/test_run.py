@@ -155,12 +155,46 @@ def test_one_failure_is_recorded_and_tried_again_the_next_time(tmp_path):
 
 def test_many_failures_in_a_row_stop_the_run_and_keep_what_there_is(tmp_path):
     many = benchmark(golds=["0"] * 60)
-    engine = Table(lambda r: right(r) if r.problem == "p0" else failed(r, "BadRequestError: no"))
+    engine = Table(lambda r: right(r) if r.problem == "p0" else failed(r, "APIConnectionError: no"))
     store = open_store(tmp_path, of=many)
-    with pytest.raises(EvaluationError, match=rf"{FAILURES_IN_ROW} requests failed .* BadRequestError: no"):
+    with pytest.raises(EvaluationError, match=rf"{FAILURES_IN_ROW} requests failed .* APIConnectionError: no"):
         evaluate([many], SAMPLING, 0, lambda: engine, GRADER, store)
     kept = read_samples(tmp_path / "samples/sums.jsonl")
     assert sum(s.outcome != FAILED for s in kept) == 2 and len(kept) == 2 + FAILURES_IN_ROW and engine.closed
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_failures_that_stay_do_not_stop_the_next_start_nor_take_its_summary(tmp_path, own):
+    """40 problems that never fit, between others: recorded; and then alone, as a resume sends them."""
+    most = benchmark(golds=[str(2 * i) for i in range(60)])
+
+    def answer(request):
+        return right(request) if int(request.problem[1:]) % 3 == 0 else failed(request, "prompt_too_long: no", own)
+
+    store = open_store(tmp_path, of=most)
+    found = evaluate([most], SAMPLING, 0, lambda: Table(answer), GRADER, store)["sums"]
+    assert sum(s.outcome == FAILED for s in found.values()) == 160
+    summary = tmp_path / "summary.json"
+    summary.write_text("{}")
+    store.close()
+    engine, store = Table(answer), open_store(tmp_path, of=most)
+    assert summary.is_file()  # opening the folder says nothing new
+    again = evaluate([most], SAMPLING, 0, lambda: engine, GRADER, store)["sums"]
+    assert len(engine.asked) == 160 > FAILURES_IN_ROW and again == found and summary.is_file()
+    evaluate([most], SAMPLING, 0, lambda: Table(right), GRADER, store)
+    assert not summary.exists()  # the samples are newer
+
+
+def test_a_failure_of_a_requests_own_counts_for_nothing_in_a_row(tmp_path):
+    many = benchmark(golds=["0"] * 60)
+    engine = Table(lambda r: failed(r, "prompt_too_long", own=True))
+    found = evaluate([many], SAMPLING, 0, lambda: engine, GRADER, open_store(tmp_path / "own", of=many))
+    assert len(found["sums"]) == 240
+    # nor does it hide that the server is gone
+    mixed = Table(lambda r: failed(r, "down", own=r.sample == 1))
+    with pytest.raises(EvaluationError, match=f"{FAILURES_IN_ROW} requests failed .* down"):
+        evaluate([many], SAMPLING, 0, lambda: mixed, GRADER, open_store(tmp_path / "mixed", of=many))
+    assert len(mixed.asked) < 3 * FAILURES_IN_ROW
 
 
 ANSWERS = {

@@ -7,13 +7,16 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from tests.evaluation.server import chat, serving
 from tests.evaluation.tiny import write_benchmark
 from verl_grail.cli import main
-from verl_grail.evaluation.protocol import sample_seed
+from verl_grail.evaluation import EvaluationError
+from verl_grail.evaluation.engines import Request, Vllm
+from verl_grail.evaluation.protocol import Sampling, sample_seed
 from verl_grail.evaluation.store import read_samples
 
 GOLDS = ["0", "2", "4", "6"]
@@ -92,6 +95,40 @@ def test_a_request_that_fails_is_a_named_failure_and_the_run_goes_on(run, tmp_pa
     with serving(right) as (url, asked):
         code, out, err = run(url, "--temperature", "0.1")
         assert code == 2 and "sampling.temperature: 0.6, now 0.1" in err and not asked
+
+
+def test_a_server_that_refuses_some_problems_is_gone_on_with_and_one_that_refuses_all_is_not(run, tmp_path):
+    write_benchmark(tmp_path / "tiny.parquet", [str(2 * i) for i in range(50)])
+    refused = 400, {"error": {"message": "longer than the context"}}
+    with serving(lambda b: refused) as (url, asked):
+        code, _, err = run(url, "--concurrency", "1")
+        assert code == 2 and "32 requests failed one after the other" in err and len(asked) < 80
+    with serving(lambda b: right(b) if question(b) in (0, 49) else refused) as (url, _):
+        code, out, _ = run(url, "--concurrency", "1", "--out", str(tmp_path / "other"))
+        assert code == 1 and "48 problems without a graded response are left out" in out
+
+
+def test_a_long_problem_at_the_start_is_no_server_that_refuses_all(run, tmp_path):
+    with serving(lambda b: right(b) if question(b) else (400, {"error": {"message": "long"}})) as (url, _):
+        code, out, _ = run(url, "--concurrency", "1", "--samples", "40")
+    assert code == 1 and "1 problems without a graded response are left out" in out
+
+
+def test_a_response_that_is_longer_than_vllms_context_is_refused_at_once():
+    class Fake(Vllm):
+        context = 100
+
+        def __init__(self):
+            self.llm, self.in_flight = SimpleNamespace(llm_engine=None), 8
+
+        def tokens(self, messages):
+            return [0] * 60
+
+    asked = [Request("b", f"p{i}", 0, 0, [], 0) for i in range(50)]
+    with pytest.raises(EvaluationError, match="--max-tokens 100 does not fit into the model's context of 100 tokens"):
+        next(Fake().generate(asked, Sampling(samples=1, temperature=1.0, max_tokens=100)))
+    done = list(Fake().generate(asked, Sampling(samples=1, temperature=1.0, max_tokens=50)))
+    assert len(done) == 50 and all(c.own and c.error.startswith("prompt_too_long") for c in done)
 
 
 REPLIES = [

@@ -17,6 +17,8 @@ from verl_grail.evaluation.protocol import OFF, Sampling
 TRUNCATED, FAILED = "length", "failed"
 """Values of `Completion.finish`: the response reached its limit; the request failed for good."""
 _SHOWN = 300
+_REFUSED = (400, 413, 422)
+"""Statuses of a server that will not have this request, such as one that is too long for the context."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Completion:
         tokens: generated, the end token included; None where a server does not say.
         finish: ``stop``, `TRUNCATED`, `FAILED`, or what else a server calls it.
         error: name and message of a failure.
+        own: the failure is the request's own: it says nothing about others.
     """
 
     request: Request
@@ -47,6 +50,7 @@ class Completion:
     tokens: int | None
     finish: str
     error: str = ""
+    own: bool = False
 
 
 class Engine(Interface):
@@ -67,10 +71,10 @@ class Engine(Interface):
         ...
 
 
-def failed(request: Request, error: BaseException | str) -> Completion:
-    """The completion of a request that failed for good."""
+def failed(request: Request, error: BaseException | str, own: bool = False) -> Completion:
+    """The completion of a request that failed for good; ``own`` as in `Completion`."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    return Completion(request, "", None, FAILED, " ".join(text.split())[:_SHOWN])
+    return Completion(request, "", None, FAILED, " ".join(text.split())[:_SHOWN], own)
 
 
 class Server:
@@ -116,6 +120,8 @@ class Server:
                 f"--standard-fields cannot carry arguments of the chat template ({', '.join(self.template)}): add "
                 "--no-template-args, and set them on the server"
             )
+        self._answered = False
+        self._refused: set[tuple[str, str]] = set()
         self.client = OpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=retries)
         self._look()
 
@@ -175,13 +181,27 @@ class Server:
         try:
             reply = self.client.chat.completions.create(**self.fields(request, sampling))
         except (openai.OpenAIError, ValueError) as e:  # ValueError: a reply that is no JSON
-            return failed(request, e)
+            return failed(request, e, self._own(request, e))
+        self._answered = True
         choices = getattr(reply, "choices", None)
         if not choices:
             return failed(request, f"no choices in the reply: {reply!r}")
         usage = getattr(reply, "usage", None)
         tokens = getattr(usage, "completion_tokens", None)
         return Completion(request, spoken(choices[0].message), tokens, str(choices[0].finish_reason))
+
+    def _own(self, request: Request, error: Exception) -> bool:
+        """Whether a failure is this request's: it was refused, by a server that takes others.
+
+        Before the first answer the server may refuse whatever it is sent; then each problem says so once, not each of
+        its samples.
+        """
+        if getattr(error, "status_code", None) not in _REFUSED:
+            return False
+        problem = request.benchmark, request.problem
+        own = self._answered or problem in self._refused
+        self._refused.add(problem)
+        return own
 
     def close(self) -> None:
         """Close the connections."""
@@ -263,6 +283,11 @@ class Vllm:
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `Engine`."""
+        if sampling.max_tokens >= self.context:
+            raise EvaluationError(
+                f"--max-tokens {sampling.max_tokens} does not fit into the model's context of {self.context} tokens: "
+                "lower it"
+            )
         engine, source = self.llm.llm_engine, iter(requests)
         at_hand: dict[str, Request] = {}
         exhausted = False
@@ -275,7 +300,7 @@ class Vllm:
                     break
                 ids = self.tokens(request.messages)
                 if len(ids) + sampling.max_tokens > self.context:
-                    yield failed(request, self._too_long(len(ids), sampling.max_tokens))
+                    yield failed(request, self._too_long(len(ids), sampling.max_tokens), own=True)
                 else:
                     batch.append((request, ids))
             self._enqueue(batch, sampling, at_hand)

@@ -125,7 +125,6 @@ class Store:
         labels = {**card.get("labels", {}), **{k: v for k, v in labels.items() if v}}
         card = {"settings": self.settings, "labels": labels, "benchmarks": known, "fingerprint": self.fingerprint}
         write_json(folder / CARD, card)
-        (folder / SUMMARY).unlink(missing_ok=True)  # it would be older than the samples
 
     def _check(self, card: dict[str, Any], benchmarks: dict[str, str]) -> None:
         changed = differences(card["settings"], self.settings) if card else []
@@ -159,8 +158,15 @@ class Store:
             found[sample.key] = sample
         return found
 
-    def append(self, benchmark: str, sample: Sample) -> Sample:
-        """Write a sample, and hand it to the operating system at once; returns it as it was written."""
+    def append(self, benchmark: str, sample: Sample, news: bool = True) -> Sample:
+        """Write a sample, and hand it to the operating system at once; returns it as it was written.
+
+        Args:
+            news: it may change the metrics, so that the summary so far is taken away; a request that failed once more
+                changes none.
+        """
+        if news:
+            (self.folder / SUMMARY).unlink(missing_ok=True)
         if benchmark not in self._files:
             path = self.path(benchmark)
             path.parent.mkdir(exist_ok=True)
