@@ -133,6 +133,10 @@ def test_runs_that_were_evaluated_differently_are_refused(two, tmp_path):
     with pytest.raises(EvaluationError, match="the problems of aime; the problems of math"):
         check_alike([load_run(two[0]), load_run(problems)])
     check_alike([load_run(r) for r in two])
+    # a benchmark that the first run lacks
+    first = write_run(tmp_path / "e", "first", {"amc": [[1, 2]]})
+    with pytest.raises(EvaluationError, match=r"a and \S*/d were evaluated differently \(the problems of aime; .* math\)"):
+        check_alike([load_run(r) for r in (first, two[0], problems)])
 
 
 def test_folders_that_are_no_finished_run_are_refused(two, tmp_path):

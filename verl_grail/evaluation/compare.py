@@ -85,19 +85,28 @@ def check_alike(runs: Sequence[EvalRun]) -> None:
     Raises:
         EvaluationError: names the folders and the settings.
     """
-    first = runs[0]
-    for other in runs[1:]:
-        one, two = ({k: r.settings.get(k) for k in ALIKE} for r in (first, other))
-        found = differences(one, two)
-        found = [text.replace(", now ", " against ") for text in found]
-        for name in sorted({*first.digests} & {*other.digests}):
-            if first.digests[name] != other.digests[name]:
-                found.append(f"the problems of {name}")
-        if found:
-            raise EvaluationError(
-                f"{first.folder} and {other.folder} were evaluated differently ({'; '.join(found)}): evaluate both in "
-                "the same way, or pass --allow-differences to compare them all the same"
-            )
+    for found in unlike(runs):
+        raise EvaluationError(
+            f"{found}: evaluate both in the same way, or pass --allow-differences to compare them all the same"
+        )
+
+
+def unlike(runs: Sequence[EvalRun]) -> list[str]:
+    """What was not the same: a text for each pair of folders, ``A and B were evaluated differently (...)``.
+
+    Settings are compared with the first run's, the problems of a benchmark with those of the first run that has it.
+    """
+    found: dict[tuple[Path, Path], list[str]] = {}
+    problems: dict[str, tuple[str, Path]] = {}
+    for run in runs:
+        one, two = ({k: r.settings.get(k) for k in ALIKE} for r in (runs[0], run))
+        for text in differences(one, two):
+            found.setdefault((runs[0].folder, run.folder), []).append(text.replace(", now ", " against "))
+        for name, digest in sorted(run.digests.items()):
+            known, folder = problems.setdefault(name, (digest, run.folder))
+            if digest != known:
+                found.setdefault((folder, run.folder), []).append(f"the problems of {name}")
+    return [f"{a} and {b} were evaluated differently ({'; '.join(what)})" for (a, b), what in found.items()]
 
 
 @dataclass(frozen=True)
