@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -184,6 +185,28 @@ def test_the_command_prints_and_writes_tables_and_a_plot(two, tmp_path, capsys):
     assert "| W+ = 3 | 0.250 |" in capsys.readouterr().out
     assert main(["compare", *two, "--metric", "speed"]) == 2
     assert "--metric speed is not accuracy" in capsys.readouterr().err
+
+
+def test_the_direction_of_the_tests_and_allowed_differences_are_stated_wherever_numbers_are(two, tmp_path, capsys):
+    settings = {**SETTINGS, "sampling": {"samples": 4, "temperature": 1.0}}
+    hot = write_run(tmp_path / "hot_&_#1", "hot", B, settings=settings)
+    files = [f"--{name}={tmp_path / name}" for name in ("latex", "json", "markdown")]
+    files.append(f"--plot={tmp_path / 'plot.svg'}")  # svg: text can be read
+    command = ["compare", two[0], hot, "--alternative", "greater", *files]
+    assert main(command) == 2
+    assert "evaluated differently (sampling.temperature" in capsys.readouterr().err
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        assert main([*command, "--allow-differences"]) == 0
+    printed, tex = capsys.readouterr().out, (tmp_path / "latex").read_text()
+    plot, (first, *_) = (tmp_path / "plot.svg").read_text(), json.loads((tmp_path / "json").read_text())
+    assert "## accuracy: hot against grpo (tests one-sided, for hot greater than grpo)" in printed
+    assert "were evaluated differently (sampling.temperature: 0.6 against 1.0)" in printed
+    assert tex.count("tests one-sided, for hot greater than grpo.") == tex.count("differently (sampling.temp") == 4
+    assert r"hot\_\&\_\#1" in tex
+    assert first["alternative"] == "greater" and "sampling.temperature: 0.6 against 1.0" in first["allowed"][0]
+    assert "one-sided" in plot and "evaluated" in plot and "sampling.temperature:" in plot
+    assert main(["compare", *two]) == 0
+    assert "(tests two-sided)" in capsys.readouterr().out
 
 
 def test_tables():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,8 @@ class Comparison:
         runs_t: paired t over the runs, each the mean of the cells.
         mean: difference, mean of the cells; ``interval`` from resampling problems within each cell.
         power: of each test.
+        alternative: direction of every test (`significance.ALTERNATIVES`); intervals have two sides whatever it is.
+        allowed: what was not the same in the runs (`unlike`), and compared all the same.
     """
 
     metric: str
@@ -187,7 +189,9 @@ class Comparison:
     cells_t: Test
     runs_t: Test
     power: dict[str, Power]
+    alternative: str = "two-sided"
     notes: list[str] = field(default_factory=list)
+    allowed: list[str] = field(default_factory=list)
 
 
 def gather(runs: Iterable[EvalRun], metric: str) -> dict[tuple[str, str], dict[str, Scored]]:
@@ -207,7 +211,7 @@ def gather(runs: Iterable[EvalRun], metric: str) -> dict[tuple[str, str], dict[s
 
 
 def compare(runs: Sequence[EvalRun], metric: str, baseline: str, alternative: str = "two-sided") -> list[Comparison]:
-    """Every other method against the baseline.
+    """Every other method against the baseline. Runs that are `unlike` are compared, and the result says so.
 
     Raises:
         EvaluationError: no such baseline, nothing else, nothing in common, or a metric that no problem has.
@@ -220,8 +224,9 @@ def compare(runs: Sequence[EvalRun], metric: str, baseline: str, alternative: st
         raise EvaluationError(
             f"all runs are of the method {baseline}: name them as METHOD=FOLDER, or set --method of verl-grail eval"
         )
-    table = gather(runs, metric)
-    return [_compare(table, metric, baseline, method, alternative) for method in others]
+    table, allowed = gather(runs, metric), unlike(runs)
+    found = [_compare(table, metric, baseline, method, alternative) for method in others]
+    return [replace(comparison, allowed=allowed) for comparison in found]
 
 
 def _compare(
@@ -245,7 +250,7 @@ def _compare(
     if not cells:
         raise EvaluationError(f"{baseline} and {method} have no base and benchmark in common with a {metric}")
     adjusted = holm([c.t.p for c in cells])
-    cells = [Cell(**{**c.__dict__, "p_holm": p}) for c, p in zip(cells, adjusted, strict=True)]
+    cells = [replace(c, p_holm=p) for c, p in zip(cells, adjusted, strict=True)]
     over_cells = np.array([c.difference for c in cells])
     tests = {
         "wilcoxon": wilcoxon(over_cells, alternative),
@@ -265,6 +270,7 @@ def _compare(
             "wilcoxon": _power(over_cells, wilcoxon_power, alternative),
             "runs_t": _power(by_run, t_power, alternative),
         },
+        alternative=alternative,
         notes=notes,
     )
 
