@@ -134,6 +134,11 @@ def test_runs_that_were_evaluated_differently_are_refused(two, tmp_path):
     with pytest.raises(EvaluationError, match="the problems of aime; the problems of math"):
         check_alike([load_run(two[0]), load_run(problems)])
     check_alike([load_run(r) for r in two])
+    for name, value in (("engine_args", {"quantization": "fp8"}), ("standard_fields", True)):
+        plain = {**SETTINGS, "engine_args": {}, "standard_fields": False}
+        pair = [write_run(tmp_path / f"{name}{i}", "x", A, settings=s) for i, s in enumerate((plain, plain | {name: value}))]
+        with pytest.raises(EvaluationError, match=rf"evaluated differently \({name}\S*: (None|False) against (fp8|True)\)"):
+            check_alike([load_run(r) for r in pair])
     # a benchmark that the first run lacks
     first = write_run(tmp_path / "e", "first", {"amc": [[1, 2]]})
     with pytest.raises(EvaluationError, match=r"a and \S*/d were evaluated differently \(the problems of aime; .* math\)"):

@@ -175,6 +175,8 @@ def test_what_cannot_work_is_said_at_once(run, tmp_path):
         assert not asked
         assert run(url, "--standard-fields", "--top-k", "-1")[0] == 0
         assert "top_k" not in asked[0] and "min_p" not in asked[0]
+        code, _, err = run(url, "--top-k", "-1")
+        assert code == 2 and "standard_fields: True, now False" in err
     code, _, err = run("http://127.0.0.1:9/v1", "--out", str(tmp_path / "none"), "--retries", "0")
     assert code == 2 and "cannot be used (APIConnectionError): start it" in err
     with serving(right, models=(401, {"error": {"message": "key"}})) as (url, _):

@@ -124,6 +124,7 @@ def settings_of(
         "weights": None if args.server else weights(Path(args.model)),
         "engine": "server" if args.server else "vllm",
         "engine_args": options,
+        "standard_fields": args.standard_fields,
         "sampling": asdict(protocol.sampling),
         "seed": args.seed,
         "instruction": protocol.instruction,

@@ -24,7 +24,7 @@ from verl_grail.evaluation.stats import Interval, bootstrap_interval, finite, me
 from verl_grail.evaluation.store import SUMMARY, differences, read_card
 from verl_grail.evaluation.summary import ProblemLine, read_lines, scores
 
-ALIKE = ("sampling", "instruction", "template", "chat_template", "grader")
+ALIKE = ("sampling", "instruction", "template", "chat_template", "grader", "engine_args", "standard_fields")
 """Settings that have to agree for a difference to be the methods'."""
 _NAMED = re.compile(r"(?P<method>[^=@/]+)(?:@(?P<base>[^=]+))?=(?P<folder>.+)")
 
