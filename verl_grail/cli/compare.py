@@ -1,7 +1,8 @@
 """``verl-grail compare RUN...``: methods against a baseline, by paired tests.
 
 A RUN is a folder of verl-grail eval, as FOLDER, METHOD=FOLDER or METHOD@BASE=FOLDER. Methods are paired on the same
-base and benchmark; several folders of one method and base are further runs of it, paired in the order given.
+base and benchmark; several folders of one method and base (training seeds) are the units of the paired t, in the order
+given.
 """
 
 from __future__ import annotations

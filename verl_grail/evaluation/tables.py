@@ -104,7 +104,7 @@ def _score(metric: dict[str, Any]) -> str:
 
 def comparison_table(found: Comparison) -> tuple[list[str], Rows]:
     """A row for each base and benchmark, and one for their mean."""
-    headings = ["model", "benchmark", found.baseline, found.method, "difference", "t", "p", "p (Holm)", "dz"]
+    headings = ["model", "benchmark", found.baseline, found.method, "difference", f"t over {found.unit}", "p", "p (Holm)", "dz"]
     rows = []
     for cell in found.cells:
         rows.append(
@@ -127,13 +127,13 @@ def comparison_table(found: Comparison) -> tuple[list[str], Rows]:
 
 
 def tests_table(found: Comparison) -> tuple[list[str], Rows]:
-    """The tests over all pairs and over the runs, a row each."""
+    """The tests over all pairs and over the units, a row each."""
     headings = ["test", "over", "n", "statistic", "p", "effect", "power", "found with 80 % power"]
     rows = []
     for test, over, statistic, size, power in (
         (found.wilcoxon, "model x benchmark", "W+", "rank-biserial", found.power["wilcoxon"]),
         (found.cells_t, "model x benchmark", "t", "dz", None),
-        (found.runs_t, "runs", "t", "dz", found.power["runs_t"]),
+        (found.units_t, found.unit, "t", "dz", found.power["units_t"]),
     ):
         rows.append(
             [
@@ -153,7 +153,7 @@ def tests_table(found: Comparison) -> tuple[list[str], Rows]:
 def comparison_notes(found: Comparison) -> list[str]:
     """What was not the same, why a cell is empty, and what was left out."""
     notes = [*found.allowed, *found.notes]
-    for name, test in (("Wilcoxon", found.wilcoxon), ("t over pairs", found.cells_t), ("t over runs", found.runs_t)):
+    for name, test in (("Wilcoxon", found.wilcoxon), ("t over pairs", found.cells_t), (f"t over {found.unit}", found.units_t)):
         if test.note:
             notes.append(f"{name}: {test.note}")
     reasons: dict[str, list[str]] = {}
