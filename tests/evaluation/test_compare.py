@@ -116,6 +116,30 @@ def test_folders_are_the_units_where_there_are_several(tmp_path):
     assert found.units_t.p is None and found.cells[0].t.note == "2 folders against 1: folders are paired in order"
 
 
+def test_the_mean_is_resampled_with_the_same_problems_under_every_base(tmp_path):
+    """Three bases that move alike on the same problems are no three times as many problems."""
+    rng = np.random.default_rng(2)
+    low, high = rng.integers(0, 3, (1, 40)), rng.integers(0, 5, (1, 40))
+    runs = [
+        load_run(write_run(tmp_path / f"{method}{base}", method, {"aime": counts}, base))
+        for base in ("4b", "8b", "llama")
+        for method, counts in (("grpo", low), ("grail", high))
+    ]
+    (one,) = compare(runs[:2], "accuracy", "grpo")
+    (three,) = compare(runs, "accuracy", "grpo")
+    assert three.mean == pytest.approx(one.mean)
+    width = one.interval.high - one.interval.low
+    assert three.interval.high - three.interval.low == pytest.approx(width, rel=0.02)
+    assert width == pytest.approx(2 * 1.96 * (high - low)[0].std() / 4 / math.sqrt(40), rel=0.1)
+    # a problem that one base lacks is left out of that base alone
+    lines = (tmp_path / "grail8b/problems/aime.jsonl").read_text().splitlines()
+    (tmp_path / "grail8b/problems/aime.jsonl").write_text("\n".join(lines[1:]) + "\n")
+    runs[3] = load_run(str(tmp_path / "grail8b"))
+    (less,) = compare(runs, "accuracy", "grpo")
+    assert [c.problems for c in less.cells] == [40, 39, 40]
+    assert less.interval.high - less.interval.low == pytest.approx(width, rel=0.05)
+
+
 def test_the_power_of_wilcoxon_is_that_of_the_pairs_it_uses(tmp_path):
     up = [[1, 2, 2, 1], [0, 1, 1, 1], [2, 2, 1, 1], [0, 0, 0, 1], [3, 3, 3, 2], [1, 1, 1, 4]]
     low = {f"b{i}": [[0, 0, 0, 0]] for i in range(6)} | {f"z{i}": [[1, 2, 3, 4]] for i in range(8)}

@@ -185,7 +185,8 @@ class Comparison:
         wilcoxon, cells_t: tests over the cells' differences.
         units_t: paired t over the units, each the mean of the cells.
         unit: `RUNS`, or `FOLDERS` where a method has several of one base and benchmark.
-        mean: difference, mean of the cells; ``interval`` from resampling problems within each cell.
+        mean: difference, mean of the cells; ``interval`` from resampling the problems of each benchmark, the same ones
+            under every base.
         power: of each test.
         alternative: direction of every test (`significance.ALTERNATIVES`); intervals have two sides whatever it is.
         allowed: what was not the same in the runs (`unlike`), and compared all the same.
@@ -248,7 +249,9 @@ def compare(runs: Sequence[EvalRun], metric: str, baseline: str, alternative: st
 def _compare(
     table: Mapping[tuple[str, str], Mapping[str, Scored]], metric: str, baseline: str, method: str, alternative: str
 ) -> Comparison:
-    cells, problems, notes = [], [], []
+    cells: list[Cell] = []
+    by_problem: list[dict[str, float]] = []
+    notes: list[str] = []
     both = [s for found in table.values() if {baseline, method} <= set(found) for s in (found[baseline], found[method])]
     unit = FOLDERS if any(len(s.folders) > 1 for s in both) else RUNS
     for (base, benchmark), found in table.items():
@@ -264,7 +267,7 @@ def _compare(
             continue
         cell, differences_ = _cell(base, benchmark, a.on(ids, unit), b.on(ids, unit), unit, alternative)
         cells.append(cell)
-        problems.append(differences_)
+        by_problem.append(dict(zip(ids, differences_, strict=True)))
     if not cells:
         raise EvaluationError(f"{baseline} and {method} have no base and benchmark in common with a {metric}")
     adjusted = holm([c.t.p for c in cells])
@@ -281,7 +284,7 @@ def _compare(
         method,
         cells,
         mean_or_none(over_cells),
-        bootstrap_interval(problems),
+        bootstrap_interval(_by_benchmark(cells, by_problem)),
         **tests,
         power={
             "wilcoxon": _power(nonzero(over_cells), wilcoxon_power, alternative),
@@ -291,6 +294,17 @@ def _compare(
         alternative=alternative,
         notes=notes,
     )
+
+
+def _by_benchmark(cells: Sequence[Cell], by_problem: Sequence[dict[str, float]]) -> list[np.ndarray]:
+    """Differences of each benchmark's problems, shape (bases, problems); NaN where a base's cell lacks a problem."""
+    of: dict[str, list[dict[str, float]]] = {}
+    for cell, found in zip(cells, by_problem, strict=True):
+        of.setdefault(cell.benchmark, []).append(found)
+    return [
+        np.array([[row.get(i, np.nan) for i in dict.fromkeys(i for r in rows for i in r)] for row in rows])
+        for rows in of.values()
+    ]
 
 
 def _common(a: Scored, b: Scored) -> list[str]:
