@@ -244,6 +244,11 @@ def test_scores_runs_and_averages():
     assert scores(lines, "pass@2").tolist() == [[0, 1 - 1 / 6, 1], [0.5, 0.5, 1]]
     assert scores(lines, "majority@4").tolist() == scores(lines, "majority").tolist() == [[0, 0, 1], [0, 0, 1]]
     assert np.isnan(scores(lines, "pass@5")).all()
+    assert np.isnan(scores(lines, "majority@3")).all() and np.isnan(scores(lines, "majority@5")).all()
+    lines[2].runs[1] = ProblemRun(3, 3, 1.0)  # a sample that failed: a vote of three is no vote of four
+    assert np.isnan(scores(lines, "majority@4")).tolist() == [[False] * 3, [False, False, True]]
+    assert scores(lines, "majority")[1, 2] == 1
+    lines[2].runs[1] = ProblemRun(4, 4, 1.0)
     found = summarise(lines, [], ["accuracy"])["metrics"]["accuracy"]
     assert found["runs"] == [0.5, 0.5] and found["spread"] == 0 and found["value"] == 0.5 and found["problems"] == 3
     assert found["low"] < 0.5 < found["high"]
