@@ -31,7 +31,8 @@ def write_run(folder, method, benchmarks, base="", n=4, settings=None, digest="d
     digests = {name: f"{digest}-{name}" for name in benchmarks}
     labels = {"method": method, "base": base}
     write_json(folder / "run.json", {"settings": settings or SETTINGS, "labels": labels, "benchmarks": digests})
-    write_json(folder / "summary.json", {"metrics": ["accuracy", "pass@2", "majority@4"]})
+    summary = {"metrics": ["accuracy", "pass@2", "majority@4"], "benchmarks": dict.fromkeys(benchmarks)}
+    write_json(folder / "summary.json", summary)
     return str(folder)
 
 
@@ -211,6 +212,9 @@ def test_folders_that_are_no_finished_run_are_refused(two, tmp_path):
         load_run(str(tmp_path))
     (tmp_path / "a/summary.json").unlink()
     with pytest.raises(EvaluationError, match="the evaluation did not finish, start it again"):
+        load_run(two[0])
+    (tmp_path / "a/summary.json").write_text("{}")
+    with pytest.raises(EvaluationError, match="summary.json cannot be read .*'metrics'.*: start verl-grail eval on its"):
         load_run(two[0])
     (tmp_path / "b/run.json").write_text("{}")
     with pytest.raises(EvaluationError, match="cannot be read"):

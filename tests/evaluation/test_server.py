@@ -217,6 +217,44 @@ def test_suites_are_presets_or_files(run, tmp_path, capsys):
     assert "| mean |  | 100.0 | 100.0 | 100.0 |" in out and "not published: temperature" in out
 
 
+def test_a_folder_may_hold_benchmarks_that_are_not_complete(run, tmp_path, capsys):
+    """One is finished; another is started and breaks off; the first is asked for again, alone."""
+    summary, lines = tmp_path / "run/summary.json", tmp_path / "run/problems"
+
+    def start(url, *names, temperature="0.6"):
+        files = [str(write_benchmark(tmp_path / f"{n}.parquet", GOLDS * (20 if n == "long" else 1))) for n in names]
+        command = ["eval", "tiny", "--suite", *files, "--server", url, "--out", str(tmp_path / "run")]
+        options = ["--samples", "2", "--retries", "0", "--concurrency", "1", "--grader", "workers=1"]
+        return main([*command, *options, "--temperature", temperature])
+
+    def has():
+        return set(json.loads(summary.read_text())["benchmarks"])
+
+    with serving(right) as (url, _):
+        assert start(url, "tiny") == 0 and has() == {"tiny"}
+    with serving(lambda b: (500, {"error": "down"}) if question(b) > 5 else right(b)) as (url, _):
+        assert start(url, "long") == 2 and not summary.exists()
+        assert start(url, "tiny") == 0 and has() == {"tiny"}
+        assert main(["compare", f"a={tmp_path / 'run'}", f"b={tmp_path / 'run'}"]) == 0
+        assert "| - | tiny | 100.0 |" in capsys.readouterr().out
+    with serving(right) as (url, _):
+        assert start(url, "more") == 0 and has() == {"tiny", "more"}  # and not the last command's alone
+        capsys.readouterr()
+        assert start(url, "tiny") == 0 and "| more | 4 | 100.0 |" in capsys.readouterr().out
+    # samples that are newer than the lines
+    path = tmp_path / "run/samples/more.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with serving(lambda b: (500, {"error": "down"})) as (url, _):
+        assert start(url, "more") == 1 and not json.loads(summary.read_text())["benchmarks"]["more"]["failed"] == 0
+        assert start(url, "tiny") == 0  # the failure is another's
+    # other settings, once the samples are gone
+    for path in (tmp_path / "run/samples").iterdir():
+        path.unlink()
+    with serving(right) as (url, _):
+        assert start(url, "tiny", temperature="0.1") == 0 and has() == {"tiny"}
+    assert [p.name for p in lines.iterdir()] == ["tiny.jsonl"]
+
+
 def test_the_command_line_stays_quick():
     code = (
         "import sys; from verl_grail.cli import main\n"

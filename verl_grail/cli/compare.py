@@ -8,7 +8,6 @@ given.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def _run(args: argparse.Namespace) -> int:
         check_alike(runs)
     methods = list(dict.fromkeys(r.method for r in runs))
     baseline = args.baseline or ("grpo" if "grpo" in methods else methods[0])
-    metrics = args.metric or _metrics(runs[0].folder)
+    metrics = args.metric or [n for n in runs[0].metrics if not n.startswith("majority")]
     found = [c for metric in metrics for c in compare(runs, metric, baseline, args.alternative)]
     text = tables.report(found)
     notes = [note for r in runs for note in r.notes]
@@ -55,13 +54,6 @@ def _run(args: argparse.Namespace) -> int:
 
         write_plot(found, args.plot)
     return 0
-
-
-def _metrics(folder: Path) -> list[str]:
-    from verl_grail.evaluation.store import SUMMARY
-
-    names = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["metrics"]
-    return [n for n in names if not n.startswith("majority")]
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,8 +42,9 @@ class EvalRun:
         method: what is compared.
         base: the model that was trained; methods are paired on the same base.
         settings: of its ``run.json``.
-        digests: benchmark -> digest of its problems.
+        digests: benchmark -> digest of its problems; the benchmarks are those whose samples are complete.
         lines: benchmark -> one line per problem.
+        metrics: what the run reports.
         notes: what a reader has to know.
     """
 
@@ -52,6 +54,7 @@ class EvalRun:
     settings: dict[str, Any]
     digests: dict[str, str]
     lines: dict[str, list[ProblemLine]]
+    metrics: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -64,10 +67,10 @@ def load_run(argument: str) -> EvalRun:
     named = None if Path(argument).is_dir() else _NAMED.fullmatch(argument)
     folder = Path(named["folder"] if named else argument)
     card = read_card(folder)
-    if not (folder / SUMMARY).is_file():
-        raise EvaluationError(f"{folder} has no {SUMMARY}: the evaluation did not finish, start it again")
+    metrics, finished = _summary(folder)
     labels = card["labels"]
-    lines = {name: read_lines(folder / "problems" / f"{name}.jsonl") for name in card["benchmarks"]}
+    digests = {name: digest for name, digest in card["benchmarks"].items() if name in finished}
+    lines = {name: read_lines(folder / "problems" / f"{name}.jsonl") for name in digests}
     wanted = card["settings"]["sampling"]["samples"]
     short = {n: sum(run.n < wanted for line in found for run in line.runs) for n, found in lines.items()}
     some = ", ".join(f"{count} of {name}" for name, count in short.items() if count)
@@ -77,10 +80,23 @@ def load_run(argument: str) -> EvalRun:
         (named and named["base"]) or labels.get("base") or "",
         folder,
         card["settings"],
-        card["benchmarks"],
+        digests,
         lines,
+        metrics,
         tuple(notes),
     )
+
+
+def _summary(folder: Path) -> tuple[tuple[str, ...], set[str]]:
+    """Metrics and benchmarks of a folder's summary: its card also lists those that were only started."""
+    path = folder / SUMMARY
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return tuple(found["metrics"]), set(found["benchmarks"])
+    except FileNotFoundError as e:
+        raise EvaluationError(f"{folder} has no {SUMMARY}: the evaluation did not finish, start it again") from e
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise EvaluationError(f"{path} cannot be read ({e!r}): start verl-grail eval on its folder again") from e
 
 
 def check_alike(runs: Sequence[EvalRun]) -> None:

@@ -2,7 +2,9 @@
 
 run.json                 settings, labels, problems of each benchmark
 samples/BENCHMARK.jsonl  append-only; a sample is found again by problem, run and number
-problems/BENCHMARK.jsonl one line per problem; summary.json, summary.md: written when the samples are complete
+problems/BENCHMARK.jsonl one line per problem, written when the benchmark's samples are complete; so it is there only
+                         as long as it is as new as they are
+summary.json, summary.md the metrics of the benchmarks whose samples are complete
 """
 
 from __future__ import annotations
@@ -120,13 +122,18 @@ class Store:
             ) from e
         self._files: dict[str, TextIO] = {}
         card = read_card(folder) if (folder / CARD).is_file() else {}
-        self._check(card, benchmarks)
-        known = {**card.get("benchmarks", {}), **benchmarks}
+        known = card.get("benchmarks", {})
+        if self._changed(card, benchmarks):  # and nothing was sampled
+            known = {}
+            for path in (folder / SUMMARY, *folder.glob("problems/*.jsonl")):
+                path.unlink(missing_ok=True)
+        self.benchmarks = known = {**known, **benchmarks}
         labels = {**card.get("labels", {}), **{k: v for k, v in labels.items() if v}}
         card = {"settings": self.settings, "labels": labels, "benchmarks": known, "fingerprint": self.fingerprint}
         write_json(folder / CARD, card)
 
-    def _check(self, card: dict[str, Any], benchmarks: dict[str, str]) -> None:
+    def _changed(self, card: dict[str, Any], benchmarks: dict[str, str]) -> bool:
+        """Whether the folder's run is another one, without samples."""
         changed = differences(card["settings"], self.settings) if card else []
         for name, digest in benchmarks.items():
             if card.get("benchmarks", {}).get(name, digest) != digest:
@@ -137,6 +144,15 @@ class Store:
                 f"{self.folder} holds a run with other settings ({'; '.join(changed)}): take the same ones to go on "
                 "with it, or another --out"
             )
+        return bool(changed)
+
+    def lines(self, benchmark: str) -> Path:
+        """File of a benchmark's problems; there if its samples are complete."""
+        return self.folder / "problems" / f"{benchmark}.jsonl"
+
+    def complete(self) -> list[str]:
+        """Benchmarks whose samples are complete, as of the last report."""
+        return [n for n in self.benchmarks if self.lines(n).is_file() and self.path(n).is_file()]
 
     def path(self, benchmark: str) -> Path:
         """File of a benchmark's samples."""
@@ -162,11 +178,12 @@ class Store:
         """Write a sample, and hand it to the operating system at once; returns it as it was written.
 
         Args:
-            news: it may change the metrics, so that the summary so far is taken away; a request that failed once more
-                changes none.
+            news: it may change the metrics, so that the summary and the problems' lines so far are taken away; a
+                request that failed once more changes none.
         """
         if news:
             (self.folder / SUMMARY).unlink(missing_ok=True)
+            self.lines(benchmark).unlink(missing_ok=True)
         if benchmark not in self._files:
             path = self.path(benchmark)
             path.parent.mkdir(exist_ok=True)
