@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from types import SimpleNamespace
 
@@ -253,6 +255,30 @@ def test_a_folder_may_hold_benchmarks_that_are_not_complete(run, tmp_path, capsy
     with serving(right) as (url, _):
         assert start(url, "tiny", temperature="0.1") == 0 and has() == {"tiny"}
     assert [p.name for p in lines.iterdir()] == ["tiny.jsonl"]
+
+
+def test_an_interrupt_does_not_wait_for_requests_on_their_way(run, tmp_path):
+    write_benchmark(tmp_path / "tiny.parquet", GOLDS)
+    there, over = threading.Event(), threading.Event()
+
+    def answer(body):
+        there.set()
+        over.wait(120)
+        return right(body)
+
+    with serving(answer) as (url, _):
+        command = ["eval", "tiny", "--suite", "tiny.parquet", "--server", url, "--grader", "workers=1"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "verl_grail.cli", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert there.wait(60)
+                process.send_signal(signal.SIGINT)
+                assert "stopped; the same command goes on" in process.communicate(timeout=30)[1]
+            finally:
+                process.kill()
+                over.set()
+    assert process.returncode == 130
 
 
 def test_the_command_line_stays_quick():

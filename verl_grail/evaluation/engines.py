@@ -5,9 +5,11 @@ Both take requests one by one and give completions in the order in which they ar
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any
 from typing import Protocol as Interface
 
@@ -143,19 +145,37 @@ class Server:
         """See `Engine`."""
         if self.standard and sampling.top_k != OFF:
             raise EvaluationError(f"--standard-fields cannot carry top_k={sampling.top_k}: add --top-k -1")
-        pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="request")
-        waiting: set[Future[Completion]] = set()
+        work: SimpleQueue[Request | None] = SimpleQueue()
+        done: SimpleQueue[Completion | BaseException] = SimpleQueue()
+        stopped = Event()
+
+        def serve() -> None:
+            while (request := work.get()) is not None and not stopped.is_set():
+                try:
+                    done.put(self._one(request, sampling))
+                except BaseException as e:  # the caller's to see
+                    done.put(e)
+
+        # daemons: the process does not wait for what is on its way when it is interrupted, as it would for a pool's
+        for number in range(self.concurrency):
+            Thread(target=serve, name=f"request-{number}", daemon=True).start()
+        source, waiting = iter(requests), 0
         try:
-            for request in requests:
-                waiting.add(pool.submit(self._one, request, sampling))
-                if len(waiting) >= 2 * self.concurrency:
-                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                    yield from (f.result() for f in done)
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                yield from (f.result() for f in done)
+            while True:
+                for request in itertools.islice(source, 2 * self.concurrency - waiting):
+                    work.put(request)
+                    waiting += 1
+                if not waiting:
+                    return
+                found = done.get()
+                waiting -= 1
+                if isinstance(found, BaseException):
+                    raise found
+                yield found
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            stopped.set()
+            for _ in range(self.concurrency):
+                work.put(None)
 
     def fields(self, request: Request, sampling: Sampling) -> dict[str, Any]:
         """What is sent."""
@@ -322,10 +342,10 @@ class Vllm:
         )
 
     def _enqueue(self, batch: list[tuple[Request, list[int]]], sampling: Sampling, at_hand: dict[str, Request]) -> None:
-        from vllm import SamplingParams
-
         if not batch:
             return
+        from vllm import SamplingParams
+
         params = [
             SamplingParams(
                 temperature=sampling.temperature,
