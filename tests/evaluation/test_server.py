@@ -111,8 +111,9 @@ def test_a_server_that_refuses_some_problems_is_gone_on_with_and_one_that_refuse
 
 
 def test_a_long_problem_at_the_start_is_no_server_that_refuses_all(run, tmp_path):
+    write_benchmark(tmp_path / "tiny.parquet", GOLDS[:2])
     with serving(lambda b: right(b) if question(b) else (400, {"error": {"message": "long"}})) as (url, _):
-        code, out, _ = run(url, "--concurrency", "1", "--samples", "40")
+        code, out, _ = run(url, "--concurrency", "1", "--samples", "33")
     assert code == 1 and "1 problems without a graded response are left out" in out
 
 

@@ -1,4 +1,4 @@
-"""The loop: what is missing is sampled, graded and written, in bounded memory."""
+"""The loop: what is missing is sampled, graded and written; the texts are not kept in memory."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def evaluate(
     store: Store,
     watch: Watch | None = None,
 ) -> dict[str, dict[Key, Sample]]:
-    """Sample what the store does not hold, and return everything.
+    """Sample what the store does not hold, and return everything, without the texts (`store.short`).
 
     Args:
         engine: makes it; called only if something is missing, and the engine is closed at the end.
