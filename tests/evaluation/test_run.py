@@ -13,7 +13,7 @@ from verl_grail.evaluation.engines import FAILED, Completion, Request, failed
 from verl_grail.evaluation.problems import Benchmark, Problem
 from verl_grail.evaluation.protocol import Sampling
 from verl_grail.evaluation.run import FAILURES_IN_ROW, evaluate
-from verl_grail.evaluation.store import Store, read_samples
+from verl_grail.evaluation.store import Sample, Store, read_samples
 from verl_grail.evaluation.summary import (
     ProblemLine,
     ProblemRun,
@@ -67,7 +67,7 @@ def test_everything_is_sampled_once_with_seeds_of_its_own_and_kept(tmp_path):
     keys = {(f"p{p}", r, s) for p in range(3) for r in range(2) for s in range(2)}
     assert set(found["sums"]) == keys == set(seen) and len(seen) == 12
     assert len({r.seed for r in engine.asked}) == 12 and engine.closed
-    records = read_samples(tmp_path / "run/samples/sums.jsonl")
+    records = list(read_samples(tmp_path / "run/samples/sums.jsonl"))
     assert all((s.outcome, s.tokens, s.finish, s.error) == ("correct", 2, "stop", "") for s in records)
     assert records[0].response.startswith("so") and records[0].answer in ("0", "2", "4")
 
@@ -106,6 +106,33 @@ def test_a_run_that_was_stopped_goes_on_with_what_is_missing(tmp_path):
     assert evaluate([benchmark()], SAMPLING, 7, no_engine, GRADER, store) == found
 
 
+def test_texts_are_not_kept_in_memory_and_empty_ones_are_known_all_the_same(tmp_path):
+    texts = [" " * 9 + "x" * 5000, " \n ", "", r"\boxed{0}"]
+
+    def answer(request):
+        return texts[2 * request.run + request.sample]
+
+    seen = []
+    store = open_store(tmp_path)
+    found = evaluate([benchmark()], SAMPLING, 0, lambda: Table(answer), GRADER, store, lambda *a: seen.append(a[1]))
+    for samples in (found["sums"].values(), store.load("sums").values(), seen):
+        assert max(len(s.response) for s in samples) == 1
+        assert summarise([], samples, [])["rates"]["empty"] == 0.5
+    assert {s.response for s in read_samples(tmp_path / "samples/sums.jsonl")} == set(texts)
+
+
+@pytest.mark.parametrize("length", [1, 100, 70_000, 200_000])
+def test_half_a_line_is_cut_however_long(tmp_path, length):
+    (tmp_path / "samples").mkdir()
+    path = tmp_path / "samples/sums.jsonl"
+    store = open_store(tmp_path)
+    for before in (b"", b"{}\n", b"{}\n" * 30_000):
+        path.write_bytes(before + b"x" * length)
+        store.append("sums", Sample("p0", 0, 0, "wrong", None, "", 1, "stop", "", ""))
+        store._files.popitem()[1].close()
+        assert path.read_bytes().startswith(before + b'{"id": "p0"')
+
+
 def test_other_settings_are_refused_by_name(tmp_path):
     settings = {"sampling": {"samples": 2, "temperature": 0.6}, "seed": 0}
     store = open_store(tmp_path, settings)
@@ -129,7 +156,7 @@ def test_other_settings_are_refused_by_name(tmp_path):
         open_store(tmp_path, settings).load("sums")
     path.write_text("nonsense\n")
     with pytest.raises(EvaluationError, match="line 1 is no record"):
-        read_samples(path)
+        list(read_samples(path))
 
 
 def test_one_failure_is_recorded_and_tried_again_the_next_time(tmp_path):
@@ -155,12 +182,46 @@ def test_one_failure_is_recorded_and_tried_again_the_next_time(tmp_path):
 
 def test_many_failures_in_a_row_stop_the_run_and_keep_what_there_is(tmp_path):
     many = benchmark(golds=["0"] * 60)
-    engine = Table(lambda r: right(r) if r.problem == "p0" else failed(r, "BadRequestError: no"))
+    engine = Table(lambda r: right(r) if r.problem == "p0" else failed(r, "APIConnectionError: no"))
     store = open_store(tmp_path, of=many)
-    with pytest.raises(EvaluationError, match=rf"{FAILURES_IN_ROW} requests failed .* BadRequestError: no"):
+    with pytest.raises(EvaluationError, match=rf"{FAILURES_IN_ROW} requests failed .* APIConnectionError: no"):
         evaluate([many], SAMPLING, 0, lambda: engine, GRADER, store)
-    kept = read_samples(tmp_path / "samples/sums.jsonl")
+    kept = list(read_samples(tmp_path / "samples/sums.jsonl"))
     assert sum(s.outcome != FAILED for s in kept) == 2 and len(kept) == 2 + FAILURES_IN_ROW and engine.closed
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_failures_that_stay_do_not_stop_the_next_start_nor_take_its_summary(tmp_path, own):
+    """40 problems that never fit, between others: recorded; and then alone, as a resume sends them."""
+    most = benchmark(golds=[str(2 * i) for i in range(60)])
+
+    def answer(request):
+        return right(request) if int(request.problem[1:]) % 3 == 0 else failed(request, "prompt_too_long: no", own)
+
+    store = open_store(tmp_path, of=most)
+    found = evaluate([most], SAMPLING, 0, lambda: Table(answer), GRADER, store)["sums"]
+    assert sum(s.outcome == FAILED for s in found.values()) == 160
+    summary = tmp_path / "summary.json"
+    summary.write_text("{}")
+    store.close()
+    engine, store = Table(answer), open_store(tmp_path, of=most)
+    assert summary.is_file()  # opening the folder says nothing new
+    again = evaluate([most], SAMPLING, 0, lambda: engine, GRADER, store)["sums"]
+    assert len(engine.asked) == 160 > FAILURES_IN_ROW and again == found and summary.is_file()
+    evaluate([most], SAMPLING, 0, lambda: Table(right), GRADER, store)
+    assert not summary.exists()  # the samples are newer
+
+
+def test_a_failure_of_a_requests_own_counts_for_nothing_in_a_row(tmp_path):
+    many = benchmark(golds=["0"] * 60)
+    engine = Table(lambda r: failed(r, "prompt_too_long", own=True))
+    found = evaluate([many], SAMPLING, 0, lambda: engine, GRADER, open_store(tmp_path / "own", of=many))
+    assert len(found["sums"]) == 240
+    # nor does it hide that the server is gone
+    mixed = Table(lambda r: failed(r, "down", own=r.sample == 1))
+    with pytest.raises(EvaluationError, match=f"{FAILURES_IN_ROW} requests failed .* down"):
+        evaluate([many], SAMPLING, 0, lambda: mixed, GRADER, open_store(tmp_path / "mixed", of=many))
+    assert len(mixed.asked) < 3 * FAILURES_IN_ROW
 
 
 ANSWERS = {
@@ -210,6 +271,11 @@ def test_scores_runs_and_averages():
     assert scores(lines, "pass@2").tolist() == [[0, 1 - 1 / 6, 1], [0.5, 0.5, 1]]
     assert scores(lines, "majority@4").tolist() == scores(lines, "majority").tolist() == [[0, 0, 1], [0, 0, 1]]
     assert np.isnan(scores(lines, "pass@5")).all()
+    assert np.isnan(scores(lines, "majority@3")).all() and np.isnan(scores(lines, "majority@5")).all()
+    lines[2].runs[1] = ProblemRun(3, 3, 1.0)  # a sample that failed: a vote of three is no vote of four
+    assert np.isnan(scores(lines, "majority@4")).tolist() == [[False] * 3, [False, False, True]]
+    assert scores(lines, "majority")[1, 2] == 1
+    lines[2].runs[1] = ProblemRun(4, 4, 1.0)
     found = summarise(lines, [], ["accuracy"])["metrics"]["accuracy"]
     assert found["runs"] == [0.5, 0.5] and found["spread"] == 0 and found["value"] == 0.5 and found["problems"] == 3
     assert found["low"] < 0.5 < found["high"]

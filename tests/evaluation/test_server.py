@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from tests.evaluation.server import chat, serving
 from tests.evaluation.tiny import write_benchmark
 from verl_grail.cli import main
-from verl_grail.evaluation.protocol import sample_seed
+from verl_grail.evaluation import EvaluationError
+from verl_grail.evaluation.engines import Request, Vllm
+from verl_grail.evaluation.protocol import Sampling, sample_seed
 from verl_grail.evaluation.store import read_samples
 
 GOLDS = ["0", "2", "4", "6"]
@@ -94,6 +99,41 @@ def test_a_request_that_fails_is_a_named_failure_and_the_run_goes_on(run, tmp_pa
         assert code == 2 and "sampling.temperature: 0.6, now 0.1" in err and not asked
 
 
+def test_a_server_that_refuses_some_problems_is_gone_on_with_and_one_that_refuses_all_is_not(run, tmp_path):
+    write_benchmark(tmp_path / "tiny.parquet", [str(2 * i) for i in range(50)])
+    refused = 400, {"error": {"message": "longer than the context"}}
+    with serving(lambda b: refused) as (url, asked):
+        code, _, err = run(url, "--concurrency", "1")
+        assert code == 2 and "32 requests failed one after the other" in err and len(asked) < 80
+    with serving(lambda b: right(b) if question(b) in (0, 49) else refused) as (url, _):
+        code, out, _ = run(url, "--concurrency", "1", "--out", str(tmp_path / "other"))
+        assert code == 1 and "48 problems without a graded response are left out" in out
+
+
+def test_a_long_problem_at_the_start_is_no_server_that_refuses_all(run, tmp_path):
+    write_benchmark(tmp_path / "tiny.parquet", GOLDS[:2])
+    with serving(lambda b: right(b) if question(b) else (400, {"error": {"message": "long"}})) as (url, _):
+        code, out, _ = run(url, "--concurrency", "1", "--samples", "33")
+    assert code == 1 and "1 problems without a graded response are left out" in out
+
+
+def test_a_response_that_is_longer_than_vllms_context_is_refused_at_once():
+    class Fake(Vllm):
+        context = 100
+
+        def __init__(self):
+            self.llm, self.in_flight = SimpleNamespace(llm_engine=None), 8
+
+        def tokens(self, messages):
+            return [0] * 60
+
+    asked = [Request("b", f"p{i}", 0, 0, [], 0) for i in range(50)]
+    with pytest.raises(EvaluationError, match="--max-tokens 100 does not fit into the model's context of 100 tokens"):
+        next(Fake().generate(asked, Sampling(samples=1, temperature=1.0, max_tokens=100)))
+    done = list(Fake().generate(asked, Sampling(samples=1, temperature=1.0, max_tokens=50)))
+    assert len(done) == 50 and all(c.own and c.error.startswith("prompt_too_long") for c in done)
+
+
 REPLIES = [
     (chat(r"\boxed{0"), ("no_answer", "stop", 5)),
     (chat(r"\boxed{0} and", finish="length"), ("correct", "length", 5)),
@@ -138,6 +178,8 @@ def test_what_cannot_work_is_said_at_once(run, tmp_path):
         assert not asked
         assert run(url, "--standard-fields", "--top-k", "-1")[0] == 0
         assert "top_k" not in asked[0] and "min_p" not in asked[0]
+        code, _, err = run(url, "--top-k", "-1")
+        assert code == 2 and "standard_fields: True, now False" in err
     code, _, err = run("http://127.0.0.1:9/v1", "--out", str(tmp_path / "none"), "--retries", "0")
     assert code == 2 and "cannot be used (APIConnectionError): start it" in err
     with serving(right, models=(401, {"error": {"message": "key"}})) as (url, _):
@@ -176,6 +218,68 @@ def test_suites_are_presets_or_files(run, tmp_path, capsys):
     assert len(asked) == 2 * 2 * 2 * 3 and len({b["seed"] for b in asked}) == 12  # the problems are the same ones
     assert "between <think> and </think>" in asked[0]["messages"][-1]["content"]
     assert "| mean |  | 100.0 | 100.0 | 100.0 |" in out and "not published: temperature" in out
+
+
+def test_a_folder_may_hold_benchmarks_that_are_not_complete(run, tmp_path, capsys):
+    """One is finished; another is started and breaks off; the first is asked for again, alone."""
+    summary, lines = tmp_path / "run/summary.json", tmp_path / "run/problems"
+
+    def start(url, *names, temperature="0.6"):
+        files = [str(write_benchmark(tmp_path / f"{n}.parquet", GOLDS * (20 if n == "long" else 1))) for n in names]
+        command = ["eval", "tiny", "--suite", *files, "--server", url, "--out", str(tmp_path / "run")]
+        options = ["--samples", "2", "--retries", "0", "--concurrency", "1", "--grader", "workers=1"]
+        return main([*command, *options, "--temperature", temperature])
+
+    def has():
+        return set(json.loads(summary.read_text())["benchmarks"])
+
+    with serving(right) as (url, _):
+        assert start(url, "tiny") == 0 and has() == {"tiny"}
+    with serving(lambda b: (500, {"error": "down"}) if question(b) > 5 else right(b)) as (url, _):
+        assert start(url, "long") == 2 and not summary.exists()
+        assert start(url, "tiny") == 0 and has() == {"tiny"}
+        assert main(["compare", f"a={tmp_path / 'run'}", f"b={tmp_path / 'run'}"]) == 0
+        assert "| - | tiny | 100.0 |" in capsys.readouterr().out
+    with serving(right) as (url, _):
+        assert start(url, "more") == 0 and has() == {"tiny", "more"}  # and not the last command's alone
+        capsys.readouterr()
+        assert start(url, "tiny") == 0 and "| more | 4 | 100.0 |" in capsys.readouterr().out
+    # samples that are newer than the lines
+    path = tmp_path / "run/samples/more.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with serving(lambda b: (500, {"error": "down"})) as (url, _):
+        assert start(url, "more") == 1 and not json.loads(summary.read_text())["benchmarks"]["more"]["failed"] == 0
+        assert start(url, "tiny") == 0  # the failure is another's
+    # other settings, once the samples are gone
+    for path in (tmp_path / "run/samples").iterdir():
+        path.unlink()
+    with serving(right) as (url, _):
+        assert start(url, "tiny", temperature="0.1") == 0 and has() == {"tiny"}
+    assert [p.name for p in lines.iterdir()] == ["tiny.jsonl"]
+
+
+def test_an_interrupt_does_not_wait_for_requests_on_their_way(run, tmp_path):
+    write_benchmark(tmp_path / "tiny.parquet", GOLDS)
+    there, over = threading.Event(), threading.Event()
+
+    def answer(body):
+        there.set()
+        over.wait(120)
+        return right(body)
+
+    with serving(answer) as (url, _):
+        command = ["eval", "tiny", "--suite", "tiny.parquet", "--server", url, "--grader", "workers=1"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "verl_grail.cli", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert there.wait(60)
+                process.send_signal(signal.SIGINT)
+                assert "stopped; the same command goes on" in process.communicate(timeout=30)[1]
+            finally:
+                process.kill()
+                over.set()
+    assert process.returncode == 130
 
 
 def test_the_command_line_stays_quick():

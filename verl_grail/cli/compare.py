@@ -1,13 +1,13 @@
 """``verl-grail compare RUN...``: methods against a baseline, by paired tests.
 
 A RUN is a folder of verl-grail eval, as FOLDER, METHOD=FOLDER or METHOD@BASE=FOLDER. Methods are paired on the same
-base and benchmark; several folders of one method and base are further runs of it, paired in the order given.
+base and benchmark; several folders of one method and base (training seeds) are the units of the paired t, in the order
+given.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def _run(args: argparse.Namespace) -> int:
         check_alike(runs)
     methods = list(dict.fromkeys(r.method for r in runs))
     baseline = args.baseline or ("grpo" if "grpo" in methods else methods[0])
-    metrics = args.metric or _metrics(runs[0].folder)
+    metrics = args.metric or [n for n in runs[0].metrics if not n.startswith("majority")]
     found = [c for metric in metrics for c in compare(runs, metric, baseline, args.alternative)]
     text = tables.report(found)
     notes = [note for r in runs for note in r.notes]
@@ -56,13 +56,6 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _metrics(folder: Path) -> list[str]:
-    from verl_grail.evaluation.store import SUMMARY
-
-    names = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["metrics"]
-    return [n for n in names if not n.startswith("majority")]
-
-
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -78,7 +71,7 @@ def add(commands) -> None:
     )
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--baseline", help="method (grpo, else that of the first run)")
-    parser.add_argument("--metric", action="append", help="accuracy, pass@k or majority; repeatable (the suite's own)")
+    parser.add_argument("--metric", action="append", help="accuracy, pass@k, majority@n or majority; repeatable (the suite's own)")
     parser.add_argument(
         "--alternative", choices=("two-sided", "greater", "less"), default="two-sided", help="of the method (two-sided)"
     )

@@ -11,13 +11,15 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from verl_grail.evaluation.problems import Benchmark
     from verl_grail.evaluation.protocol import Protocol
+    from verl_grail.evaluation.store import Store
+    from verl_grail.evaluation.summary import ProblemLine
 
 PRESETS = ("grail", "gar")
 _SHAPING = ("dtype", "quantization", "max_model_len", "hf_overrides", "revision", "tokenizer")
@@ -64,7 +66,7 @@ def _run(args: argparse.Namespace) -> int:
                 store,
                 watch,
             )
-        return _report(folder, benchmarks, samples, protocol, grader)
+        return _report(store, benchmarks, samples, protocol, grader)
     finally:
         store.close()
 
@@ -124,6 +126,7 @@ def settings_of(
         "weights": None if args.server else weights(Path(args.model)),
         "engine": "server" if args.server else "vllm",
         "engine_args": options,
+        "standard_fields": args.standard_fields,
         "sampling": asdict(protocol.sampling),
         "seed": args.seed,
         "instruction": protocol.instruction,
@@ -254,23 +257,23 @@ def _progress(benchmarks: list[Benchmark], protocol: Protocol) -> Iterator[Any]:
 
 
 def _report(
-    folder: Path, benchmarks: list[Benchmark], samples: dict[str, dict], protocol: Protocol, grader: Any
+    store: Store, benchmarks: list[Benchmark], samples: dict[str, dict], protocol: Protocol, grader: Any
 ) -> int:
+    """Summarise every benchmark that is complete, those of earlier commands too; 1 if requests of this one failed."""
     from verl_grail.evaluation import summary as s
     from verl_grail.evaluation import tables
     from verl_grail.evaluation.store import SUMMARY, write_json, write_lines
 
-    names = s.metric_names(protocol)
-    lines = {}
+    folder, names = store.folder, s.metric_names(protocol)
     for benchmark in benchmarks:
-        lines[benchmark.name] = s.problem_lines(
-            benchmark.problems, samples[benchmark.name], protocol.sampling.runs, grader
-        )
-        write_lines(folder / "problems" / f"{benchmark.name}.jsonl", s.as_records(lines[benchmark.name]))
+        found = s.problem_lines(benchmark.problems, samples[benchmark.name], protocol.sampling.runs, grader)
+        write_lines(store.lines(benchmark.name), s.as_records(found))
+    lines = {name: s.read_lines(store.lines(name)) for name in store.complete()}
+    every = {name: samples[name] if name in samples else store.load(name) for name in lines}
     summary: dict[str, Any] = {
         "metrics": names,
         "benchmarks": {
-            b.name: s.summarise(lines[b.name], _wanted(samples[b.name].values(), b), names) for b in benchmarks
+            name: s.summarise(found, _wanted(every[name].values(), found), names) for name, found in lines.items()
         },
         "average": s.average(lines, names),
     }
@@ -281,7 +284,7 @@ def _report(
     (folder / "summary.md").write_text(text + "\n", encoding="utf-8")
     print(text)
     print(f"\n{folder}: run.json, samples, problems, {SUMMARY}, summary.md")
-    failed = sum(found["failed"] for found in summary["benchmarks"].values())
+    failed = sum(summary["benchmarks"][b.name]["failed"] for b in benchmarks)
     if failed:
         errors = sorted({s.error for of in samples.values() for s in of.values() if s.error})
         print(f"{failed} requests failed: start the same command to try them again", file=sys.stderr)
@@ -289,8 +292,8 @@ def _report(
     return int(bool(failed))
 
 
-def _wanted(samples: Any, benchmark: Benchmark) -> list[Any]:
-    ids = {p.id for p in benchmark.problems}
+def _wanted(samples: Any, lines: Sequence[ProblemLine]) -> list[Any]:
+    ids = {line.id for line in lines}
     return [s for s in samples if s.id in ids]
 
 

@@ -4,7 +4,7 @@
     problems.py   problems of a benchmark from verl's parquet files
     engines.py    who samples: vLLM in this process, or a server that speaks OpenAI's protocol
     store.py      a run's folder: settings, one JSON line per sample, resuming
-    run.py        samples -> graded records, in bounded memory
+    run.py        samples -> graded records; their texts are on disk alone
     votes.py      majority vote over answers that the grader calls equal
     stats.py      pass@k, bootstrap intervals; pure
     summary.py    records -> one line per problem, and the metrics of a benchmark

@@ -5,9 +5,11 @@ Both take requests one by one and give completions in the order in which they ar
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any
 from typing import Protocol as Interface
 
@@ -17,6 +19,8 @@ from verl_grail.evaluation.protocol import OFF, Sampling
 TRUNCATED, FAILED = "length", "failed"
 """Values of `Completion.finish`: the response reached its limit; the request failed for good."""
 _SHOWN = 300
+_REFUSED = (400, 413, 422)
+"""Statuses of a server that will not have this request, such as one that is too long for the context."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Completion:
         tokens: generated, the end token included; None where a server does not say.
         finish: ``stop``, `TRUNCATED`, `FAILED`, or what else a server calls it.
         error: name and message of a failure.
+        own: the failure is the request's own: it says nothing about others.
     """
 
     request: Request
@@ -47,6 +52,7 @@ class Completion:
     tokens: int | None
     finish: str
     error: str = ""
+    own: bool = False
 
 
 class Engine(Interface):
@@ -67,10 +73,10 @@ class Engine(Interface):
         ...
 
 
-def failed(request: Request, error: BaseException | str) -> Completion:
-    """The completion of a request that failed for good."""
+def failed(request: Request, error: BaseException | str, own: bool = False) -> Completion:
+    """The completion of a request that failed for good; ``own`` as in `Completion`."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    return Completion(request, "", None, FAILED, " ".join(text.split())[:_SHOWN])
+    return Completion(request, "", None, FAILED, " ".join(text.split())[:_SHOWN], own)
 
 
 class Server:
@@ -116,6 +122,8 @@ class Server:
                 f"--standard-fields cannot carry arguments of the chat template ({', '.join(self.template)}): add "
                 "--no-template-args, and set them on the server"
             )
+        self._answered = False
+        self._refused: set[tuple[str, str]] = set()
         self.client = OpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=retries)
         self._look()
 
@@ -137,19 +145,37 @@ class Server:
         """See `Engine`."""
         if self.standard and sampling.top_k != OFF:
             raise EvaluationError(f"--standard-fields cannot carry top_k={sampling.top_k}: add --top-k -1")
-        pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="request")
-        waiting: set[Future[Completion]] = set()
+        work: SimpleQueue[Request | None] = SimpleQueue()
+        done: SimpleQueue[Completion | BaseException] = SimpleQueue()
+        stopped = Event()
+
+        def serve() -> None:
+            while (request := work.get()) is not None and not stopped.is_set():
+                try:
+                    done.put(self._one(request, sampling))
+                except BaseException as e:  # the caller's to see
+                    done.put(e)
+
+        # daemons: the process does not wait for what is on its way when it is interrupted, as it would for a pool's
+        for number in range(self.concurrency):
+            Thread(target=serve, name=f"request-{number}", daemon=True).start()
+        source, waiting = iter(requests), 0
         try:
-            for request in requests:
-                waiting.add(pool.submit(self._one, request, sampling))
-                if len(waiting) >= 2 * self.concurrency:
-                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                    yield from (f.result() for f in done)
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                yield from (f.result() for f in done)
+            while True:
+                for request in itertools.islice(source, 2 * self.concurrency - waiting):
+                    work.put(request)
+                    waiting += 1
+                if not waiting:
+                    return
+                found = done.get()
+                waiting -= 1
+                if isinstance(found, BaseException):
+                    raise found
+                yield found
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            stopped.set()
+            for _ in range(self.concurrency):
+                work.put(None)
 
     def fields(self, request: Request, sampling: Sampling) -> dict[str, Any]:
         """What is sent."""
@@ -175,13 +201,27 @@ class Server:
         try:
             reply = self.client.chat.completions.create(**self.fields(request, sampling))
         except (openai.OpenAIError, ValueError) as e:  # ValueError: a reply that is no JSON
-            return failed(request, e)
+            return failed(request, e, self._own(request, e))
+        self._answered = True
         choices = getattr(reply, "choices", None)
         if not choices:
             return failed(request, f"no choices in the reply: {reply!r}")
         usage = getattr(reply, "usage", None)
         tokens = getattr(usage, "completion_tokens", None)
         return Completion(request, spoken(choices[0].message), tokens, str(choices[0].finish_reason))
+
+    def _own(self, request: Request, error: Exception) -> bool:
+        """Whether a failure is this request's: it was refused, by a server that takes others.
+
+        Before the first answer the server may refuse whatever it is sent; then each problem says so once, not each of
+        its samples.
+        """
+        if getattr(error, "status_code", None) not in _REFUSED:
+            return False
+        problem = request.benchmark, request.problem
+        own = self._answered or problem in self._refused
+        self._refused.add(problem)
+        return own
 
     def close(self) -> None:
         """Close the connections."""
@@ -263,6 +303,11 @@ class Vllm:
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `Engine`."""
+        if sampling.max_tokens >= self.context:
+            raise EvaluationError(
+                f"--max-tokens {sampling.max_tokens} does not fit into the model's context of {self.context} tokens: "
+                "lower it"
+            )
         engine, source = self.llm.llm_engine, iter(requests)
         at_hand: dict[str, Request] = {}
         exhausted = False
@@ -275,7 +320,7 @@ class Vllm:
                     break
                 ids = self.tokens(request.messages)
                 if len(ids) + sampling.max_tokens > self.context:
-                    yield failed(request, self._too_long(len(ids), sampling.max_tokens))
+                    yield failed(request, self._too_long(len(ids), sampling.max_tokens), own=True)
                 else:
                     batch.append((request, ids))
             self._enqueue(batch, sampling, at_hand)
@@ -297,10 +342,10 @@ class Vllm:
         )
 
     def _enqueue(self, batch: list[tuple[Request, list[int]]], sampling: Sampling, at_hand: dict[str, Request]) -> None:
-        from vllm import SamplingParams
-
         if not batch:
             return
+        from vllm import SamplingParams
+
         params = [
             SamplingParams(
                 temperature=sampling.temperature,

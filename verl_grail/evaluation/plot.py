@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from verl_grail.evaluation.compare import Comparison
 from verl_grail.evaluation.stats import Interval
+from verl_grail.evaluation.tables import direction
 from verl_grail.report.plots import styles
 
 
@@ -41,8 +43,19 @@ def write_plot(comparisons: Sequence[Comparison], path: Path) -> None:
     panels[0].set_ylim(len(rows) + 0.6, -0.6)
     panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
     figure.tight_layout()
+    _footnote(figure, comparisons)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    figure.savefig(path, bbox_inches="tight")
+
+
+def _footnote(figure: Any, comparisons: Sequence[Comparison]) -> None:
+    """Under the panels: that intervals have two sides though the tests have one; what was not the same."""
+    texts = [f"intervals two-sided, {direction(c)}" for c in comparisons if c.alternative != "two-sided"]
+    texts = list(dict.fromkeys([*texts, *(text for c in comparisons for text in c.allowed)]))
+    width = max(40, int(14 * figure.get_figwidth()))  # letters of this size on the figure's width
+    lines = [line for text in texts for line in textwrap.wrap(text, width)]
+    if lines:
+        figure.text(0.01, -0.02, "\n".join(lines), fontsize=7, va="top")
 
 
 def _draw(axes: Any, found: Comparison, rows: list[tuple[str, str]], shift: float, style: dict[str, Any]) -> None:

@@ -106,8 +106,8 @@ GAR = Protocol(
     pass_at=(1, 16),
     instruction="think",
     unpublished=(
-        "temperature, top_p and max_tokens: those of training are taken",
-        "the wording of the instruction: that of the training data is taken",
+        "temperature, top_p and max_tokens: those of our recipe are taken",
+        "the wording of the instruction: that of our training data is taken",
         "how a run estimates pass@1: by all of its 16 samples",
     ),
 )

@@ -1,9 +1,9 @@
-"""The loop: what is missing is sampled, graded and written, in bounded memory."""
+"""The loop: what is missing is sampled, graded and written; the texts are not kept in memory."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -16,7 +16,8 @@ from verl_grail.grading.grade import Grader
 from verl_grail.grading.pool import default_workers
 
 FAILURES_IN_ROW = 32
-"""Then it is not the request: the evaluation stops, and can be gone on with."""
+"""Then it is not the request: the evaluation stops, and can be gone on with. Failures that are the request's own
+(`Completion.own`) and requests that had failed before say nothing of the kind: they neither count nor end the row."""
 
 
 @dataclass
@@ -84,14 +85,15 @@ def evaluate(
     store: Store,
     watch: Watch | None = None,
 ) -> dict[str, dict[Key, Sample]]:
-    """Sample what the store does not hold, and return everything.
+    """Sample what the store does not hold, and return everything, without the texts (`store.short`).
 
     Args:
         engine: makes it; called only if something is missing, and the engine is closed at the end.
         watch: called with each new sample, in the calling thread.
 
     Raises:
-        EvaluationError: the engine cannot be used, or failed many times in a row; what was sampled is kept.
+        EvaluationError: the engine cannot be used, or failed many times in a row; what was sampled is kept, and the
+            summary so far too if nothing but repeated failures came in.
     """
     have = {b.name: store.load(b.name) for b in benchmarks}
     golds = {b.name: {p.id: p.gold for p in b.problems} for b in benchmarks}
@@ -102,10 +104,12 @@ def evaluate(
         tally.done[name], tally.correct[name] = len(kept), sum(s.outcome == "correct" for s in kept)
     if not requests:
         return have
+    before = {(name, key) for name, samples in have.items() for key, s in samples.items() if s.outcome == FAILED}
     running = engine()
     try:
-        for name, sample in _graded(running.generate(requests, sampling), golds, grader):
-            sample = have[name][sample.key] = store.append(name, sample)
+        for name, sample in _graded(running.generate(requests, sampling), golds, grader, before):
+            news = sample.outcome != FAILED or (name, sample.key) not in before
+            sample = have[name][sample.key] = store.append(name, sample, news)
             tally.done[name] += sample.outcome != FAILED
             tally.failed[name] += sample.outcome == FAILED
             tally.correct[name] += sample.outcome == "correct"
@@ -118,9 +122,15 @@ def evaluate(
 
 
 def _graded(
-    completions: Iterable[Completion], golds: dict[str, dict[str, object]], grader: Grader
+    completions: Iterable[Completion],
+    golds: dict[str, dict[str, object]],
+    grader: Grader,
+    before: Collection[tuple[str, Key]],
 ) -> Iterator[tuple[str, Sample]]:
     """Grade in threads while the engine goes on: a comparison may take seconds.
+
+    Args:
+        before: benchmark and key of requests that had failed before.
 
     Raises:
         EvaluationError: too many failures in a row, once those at hand are out.
@@ -131,8 +141,11 @@ def _graded(
     with ThreadPoolExecutor(workers, thread_name_prefix="grade") as pool:
         for completion in completions:
             request = completion.request
-            in_row = in_row + 1 if completion.finish == FAILED else 0
-            last = completion.error or last
+            key = request.benchmark, (request.problem, request.run, request.sample)
+            if completion.finish != FAILED:
+                in_row = 0
+            elif not completion.own and key not in before:
+                in_row, last = in_row + 1, completion.error
             future = pool.submit(graded, completion, golds[request.benchmark][request.problem], grader)
             grading[future] = request.benchmark
             finished = {f for f in grading if f.done()}

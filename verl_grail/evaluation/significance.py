@@ -52,6 +52,12 @@ def _differences(values: Sequence[float] | np.ndarray) -> np.ndarray:
     return np.round(finite(values, "a list of differences"), _DIGITS)
 
 
+def nonzero(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The differences that Wilcoxon's test uses."""
+    given = _differences(values)
+    return given[given != 0]
+
+
 def _alternative(alternative: str) -> None:
     if alternative not in ALTERNATIVES:
         raise ValueError(f"alternative={alternative!r} is not one of: {', '.join(ALTERNATIVES)}")
@@ -113,7 +119,7 @@ def wilcoxon(differences: Sequence[float] | np.ndarray, alternative: str = "two-
 
     _alternative(alternative)
     given = _differences(differences)
-    kept = given[given != 0]
+    kept = nonzero(given)
     zeros = given.size - kept.size
     if not kept.size:
         note = f"all {given.size} differences are zero: nothing to test" if given.size else "no pairs"
@@ -236,6 +242,8 @@ def wilcoxon_power(
     seed: int = 0,
 ) -> float | None:
     """The same for the signed-rank test, by simulation of normal differences; None without pairs.
+
+    ``n`` counts the pairs that differ: the test leaves the others out.
 
     The Monte-Carlo error is at most ``0.5 / sqrt(simulations)``, 0.008 by default. The same draws are shifted for every
     dz, so that it grows with dz.

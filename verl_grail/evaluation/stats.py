@@ -58,29 +58,36 @@ def finite(values: Sequence[float] | np.ndarray, what: str) -> np.ndarray:
 def bootstrap_interval(
     samples: Sequence[np.ndarray], statistic: Any = None, level: float = 0.95, seed: int = 0
 ) -> Interval | None:
-    """Bootstrap interval (BCa, Efron 1987) of the mean of the samples' means, by scipy.
+    """Bootstrap interval (BCa, Efron 1987) of the mean of the rows' means, by scipy.
 
     Args:
-        samples: one array of scores per benchmark, a score per problem. Problems are drawn anew within their benchmark:
-            they are the units, since samples of one problem are not independent.
+        samples: one array of scores per benchmark, shape (problems,), or (models, problems): then every row counts in
+            the mean, and NaN is a problem that a model does not have. Problems are drawn anew within their benchmark,
+            the same ones for all its models: they are the units, since neither samples of one problem nor models on
+            it are independent.
         statistic: instead of the mean, a function of one array and an ``axis``; then there is one sample.
         level: confidence.
         seed: of the resampling, so that a table can be made again.
 
     Returns:
-        None where resampling cannot say anything: a benchmark with one problem, or no spread in any of them.
+        None where resampling cannot say anything: a row with one problem, or no spread in any of them.
 
     Raises:
-        ValueError: a score that is not finite.
+        ValueError: a score that is infinite, or NaN in an array of one dimension.
     """
     from scipy import stats
 
-    arrays = [np.round(finite(s, "a bootstrap sample"), _DIGITS) for s in samples]
-    if not arrays or any(a.size < 2 for a in arrays) or not any(np.ptp(a) > 0 for a in arrays):
+    tables = [_table(s) for s in samples]
+    rows = [row[~np.isnan(row)] for table in tables for row in table]
+    if not rows or any(r.size < 2 for r in rows) or not any(np.ptp(r) > 0 for r in rows):
         return None
 
-    def mean_of_means(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
-        return sum(p.mean(axis=axis) for p in parts) / len(parts)
+    def mean_of_means(*drawn: np.ndarray, axis: int = -1) -> np.ndarray:
+        # problems are drawn by number; scipy puts them on the last axis
+        means = [_mean(row, d, axis) for table, d in zip(tables, drawn, strict=True) for row in table]
+        return sum(means) / len(means)
+
+    arrays = [np.arange(t.shape[1]) for t in tables] if statistic is None else [t[0] for t in tables]
 
     def interval(method: str) -> tuple[float, float]:
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -102,6 +109,22 @@ def bootstrap_interval(
     if not (math.isfinite(low) and math.isfinite(high)):  # every jackknife estimate is the same
         low, high = interval("percentile")
     return Interval(low, high) if math.isfinite(low) and math.isfinite(high) and high > low else None
+
+
+def _table(sample: np.ndarray) -> np.ndarray:
+    """(models, problems), rounded."""
+    array = np.asarray(sample, dtype=np.float64)
+    if array.ndim < 2:
+        array = finite(array, "a bootstrap sample")[None]
+    if np.isinf(array).any():
+        raise ValueError("a bootstrap sample holds values that are not finite")
+    return np.round(array, _DIGITS)
+
+
+def _mean(row: np.ndarray, drawn: np.ndarray, axis: int) -> np.ndarray:
+    """Mean of the scores that are there; NaN where none is drawn."""
+    values = row[drawn]
+    return values.mean(axis=axis) if not np.isnan(row).any() else np.nanmean(values, axis=axis)
 
 
 def mean_or_none(values: Sequence[float] | np.ndarray) -> float | None:

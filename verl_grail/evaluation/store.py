@@ -2,7 +2,9 @@
 
 run.json                 settings, labels, problems of each benchmark
 samples/BENCHMARK.jsonl  append-only; a sample is found again by problem, run and number
-problems/BENCHMARK.jsonl one line per problem; summary.json, summary.md: written when the samples are complete
+problems/BENCHMARK.jsonl one line per problem, written when the benchmark's samples are complete; so it is there only
+                         as long as it is as new as they are
+summary.json, summary.md the metrics of the benchmarks whose samples are complete
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,6 +21,8 @@ from typing import Any, TextIO
 from verl_grail.evaluation import EvaluationError
 
 CARD, SUMMARY = "run.json", "summary.json"
+
+_BLOCK = 1 << 16
 
 Key = tuple[str, int, int]
 """Problem, run and number of a sample."""
@@ -36,7 +40,7 @@ class Sample:
         tokens: of the response; None where a server does not say.
         finish: why it ended; ``length``: truncated.
         error: of a request that failed.
-        response: text.
+        response: text; of samples in memory only `short`'s.
         protocol: fingerprint of the settings that it was made with.
     """
 
@@ -75,22 +79,32 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     return found
 
 
-def read_samples(path: Path) -> list[Sample]:
-    """Records of a file, in order; a last line that was not written to its end is left out.
+def short(sample: Sample) -> Sample:
+    """Without its text: the first sign that is no space, from which an empty response is known.
+
+    The texts of a whole evaluation are gigabytes, and are on disk.
+    """
+    return replace(sample, response=sample.response.strip()[:1])
+
+
+def read_samples(path: Path) -> Iterator[Sample]:
+    """Records of a file, in order, one at a time; a last line that was not written to its end is left out.
 
     Raises:
         EvaluationError: another line that is no record.
     """
     if not path.is_file():
-        return []
-    *lines, _rest = path.read_bytes().split(b"\n")
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(Sample(**json.loads(line)))
-        except (ValueError, TypeError) as e:
-            raise EvaluationError(f"{path}: line {number} is no record ({e}): take it out, it is sampled again") from e
-    return found
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield Sample(**json.loads(line))
+            except (ValueError, TypeError) as e:
+                raise EvaluationError(
+                    f"{path}: line {number} is no record ({e}): take it out, it is sampled again"
+                ) from e
 
 
 class Store:
@@ -120,14 +134,18 @@ class Store:
             ) from e
         self._files: dict[str, TextIO] = {}
         card = read_card(folder) if (folder / CARD).is_file() else {}
-        self._check(card, benchmarks)
-        known = {**card.get("benchmarks", {}), **benchmarks}
+        known = card.get("benchmarks", {})
+        if self._changed(card, benchmarks):  # and nothing was sampled
+            known = {}
+            for path in (folder / SUMMARY, *folder.glob("problems/*.jsonl")):
+                path.unlink(missing_ok=True)
+        self.benchmarks = known = {**known, **benchmarks}
         labels = {**card.get("labels", {}), **{k: v for k, v in labels.items() if v}}
         card = {"settings": self.settings, "labels": labels, "benchmarks": known, "fingerprint": self.fingerprint}
         write_json(folder / CARD, card)
-        (folder / SUMMARY).unlink(missing_ok=True)  # it would be older than the samples
 
-    def _check(self, card: dict[str, Any], benchmarks: dict[str, str]) -> None:
+    def _changed(self, card: dict[str, Any], benchmarks: dict[str, str]) -> bool:
+        """Whether the folder's run is another one, without samples."""
         changed = differences(card["settings"], self.settings) if card else []
         for name, digest in benchmarks.items():
             if card.get("benchmarks", {}).get(name, digest) != digest:
@@ -138,13 +156,22 @@ class Store:
                 f"{self.folder} holds a run with other settings ({'; '.join(changed)}): take the same ones to go on "
                 "with it, or another --out"
             )
+        return bool(changed)
+
+    def lines(self, benchmark: str) -> Path:
+        """File of a benchmark's problems; there if its samples are complete."""
+        return self.folder / "problems" / f"{benchmark}.jsonl"
+
+    def complete(self) -> list[str]:
+        """Benchmarks whose samples are complete, as of the last report."""
+        return [n for n in self.benchmarks if self.lines(n).is_file() and self.path(n).is_file()]
 
     def path(self, benchmark: str) -> Path:
         """File of a benchmark's samples."""
         return self.folder / "samples" / f"{benchmark}.jsonl"
 
     def load(self, benchmark: str) -> dict[Key, Sample]:
-        """Samples so far; of several with one key, the last.
+        """Samples so far, without their texts; of several with one key, the last.
 
         Raises:
             EvaluationError: a record that is none, or was made with other settings.
@@ -156,11 +183,19 @@ class Store:
                     f"{self.path(benchmark)}: line {number} was made with other settings than {self.folder / CARD} "
                     "says: take the file out of the folder"
                 )
-            found[sample.key] = sample
+            found[sample.key] = short(sample)
         return found
 
-    def append(self, benchmark: str, sample: Sample) -> Sample:
-        """Write a sample, and hand it to the operating system at once; returns it as it was written."""
+    def append(self, benchmark: str, sample: Sample, news: bool = True) -> Sample:
+        """Write a sample, and hand it to the operating system at once; returns it as `load` does.
+
+        Args:
+            news: it may change the metrics, so that the summary and the problems' lines so far are taken away; a
+                request that failed once more changes none.
+        """
+        if news:
+            (self.folder / SUMMARY).unlink(missing_ok=True)
+            self.lines(benchmark).unlink(missing_ok=True)
         if benchmark not in self._files:
             path = self.path(benchmark)
             path.parent.mkdir(exist_ok=True)
@@ -170,7 +205,7 @@ class Store:
         sample = replace(sample, protocol=self.fingerprint)
         file.write(_line(asdict(sample)))
         file.flush()
-        return sample
+        return short(sample)
 
     def close(self) -> None:
         """Close the files and let others at the folder."""
@@ -185,8 +220,16 @@ def _cut_torn_line(path: Path) -> None:
     if not path.is_file():
         return
     with path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            at = file.read(end - start).rfind(b"\n")
+            if at >= 0:
+                end = start + at + 1
+                break
+            end = start
+        file.truncate(end)
 
 
 def _line(record: dict[str, Any]) -> str:

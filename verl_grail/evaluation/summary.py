@@ -91,10 +91,10 @@ def scores(lines: Sequence[ProblemLine], metric: str) -> np.ndarray:
     """Score of every problem in every run.
 
     Args:
-        metric: ``accuracy``, ``pass@k`` or ``majority`` (with or without ``@n``).
+        metric: ``accuracy``, ``pass@k``, ``majority@n`` (a vote of n samples) or ``majority`` (of those there are).
 
     Returns:
-        (runs, problems) float64; NaN where it is not defined: no graded sample, or fewer than k.
+        (runs, problems) float64; NaN where it is not defined: no graded sample, fewer than k, or not n.
 
     Raises:
         EvaluationError: no such metric.
@@ -106,7 +106,7 @@ def scores(lines: Sequence[ProblemLine], metric: str) -> np.ndarray:
 
     def score(run: ProblemRun) -> float:
         if name == "majority":
-            return np.nan if run.vote is None else run.vote
+            return np.nan if run.vote is None or (number and run.n != int(number)) else run.vote
         k = int(number) if name == "pass" else 1
         return pass_at_k(run.n, run.correct, k) if run.n >= k else np.nan
 

@@ -30,9 +30,15 @@ def latex(headings: Sequence[str], rows: Rows, caption: str) -> str:
 
     frame = pd.DataFrame(rows, columns=list(headings))
     align = "ll" + "r" * (len(headings) - 2)
-    escaped = caption.replace("_", r"\_").replace("%", r"\%")
-    text = frame.to_latex(index=False, escape=True, column_format=align, caption=escaped, position="t")
+    text = frame.to_latex(index=False, escape=True, column_format=align, caption=_escaped(caption), position="t")
     return text.replace(r"\begin{table}[t]", "\\begin{table}[t]\n\\centering", 1)
+
+
+def _escaped(text: str) -> str:
+    """For LaTeX: a caption may name folders."""
+    special = {c: f"\\{c}" for c in "&%$#_{}"}
+    words = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+    return text.translate(str.maketrans({**special, **words}))
 
 
 # ------------------------------ one evaluation ------------------------------
@@ -98,7 +104,7 @@ def _score(metric: dict[str, Any]) -> str:
 
 def comparison_table(found: Comparison) -> tuple[list[str], Rows]:
     """A row for each base and benchmark, and one for their mean."""
-    headings = ["model", "benchmark", found.baseline, found.method, "difference", "t", "p", "p (Holm)", "dz"]
+    headings = ["model", "benchmark", found.baseline, found.method, "difference", f"t over {found.unit}", "p", "p (Holm)", "dz"]
     rows = []
     for cell in found.cells:
         rows.append(
@@ -121,13 +127,13 @@ def comparison_table(found: Comparison) -> tuple[list[str], Rows]:
 
 
 def tests_table(found: Comparison) -> tuple[list[str], Rows]:
-    """The tests over all pairs and over the runs, a row each."""
+    """The tests over all pairs and over the units, a row each."""
     headings = ["test", "over", "n", "statistic", "p", "effect", "power", "found with 80 % power"]
     rows = []
     for test, over, statistic, size, power in (
         (found.wilcoxon, "model x benchmark", "W+", "rank-biserial", found.power["wilcoxon"]),
         (found.cells_t, "model x benchmark", "t", "dz", None),
-        (found.runs_t, "runs", "t", "dz", found.power["runs_t"]),
+        (found.units_t, found.unit, "t", "dz", found.power["units_t"]),
     ):
         rows.append(
             [
@@ -145,9 +151,9 @@ def tests_table(found: Comparison) -> tuple[list[str], Rows]:
 
 
 def comparison_notes(found: Comparison) -> list[str]:
-    """Why a cell is empty, and what was left out."""
-    notes = list(found.notes)
-    for name, test in (("Wilcoxon", found.wilcoxon), ("t over pairs", found.cells_t), ("t over runs", found.runs_t)):
+    """What was not the same, why a cell is empty, and what was left out."""
+    notes = [*found.allowed, *found.notes]
+    for name, test in (("Wilcoxon", found.wilcoxon), ("t over pairs", found.cells_t), (f"t over {found.unit}", found.units_t)):
         if test.note:
             notes.append(f"{name}: {test.note}")
     reasons: dict[str, list[str]] = {}
@@ -158,6 +164,13 @@ def comparison_notes(found: Comparison) -> list[str]:
         every = "every row" if len(where) == len(found.cells) else ", ".join(where)
         notes.append(f"t of {every}: {reason}")
     return notes
+
+
+def direction(found: Comparison) -> str:
+    """Of the tests, in words: ``tests two-sided``, or what a one-sided one asks for."""
+    if found.alternative == "two-sided":
+        return "tests two-sided"
+    return f"tests one-sided, for {found.method} {found.alternative} than {found.baseline}"
 
 
 def _detectable(power: Power) -> str:
@@ -201,7 +214,7 @@ def report(comparisons: Sequence[Comparison]) -> str:
     for found in comparisons:
         notes = comparison_notes(found)
         parts += [
-            f"## {found.metric}: {found.method} against {found.baseline}",
+            f"## {found.metric}: {found.method} against {found.baseline} ({direction(found)})",
             markdown(*comparison_table(found)),
             markdown(*tests_table(found)),
             *(["\n".join(f"- {note}" for note in notes)] if notes else []),
@@ -214,8 +227,9 @@ def latex_report(comparisons: Sequence[Comparison]) -> str:
     parts = ["% needs \\usepackage{booktabs}"]
     for found in comparisons:
         what = f"{found.metric}: {found.method} against {found.baseline}"
+        end = "".join([f"; {direction(found)}.", *(f" {text}." for text in found.allowed)])
         parts.append(
-            latex(*comparison_table(found), f"{what}, scores in %, differences in points with 95 % intervals.")
+            latex(*comparison_table(found), f"{what}, scores in %, differences in points with 95 % intervals{end}")
         )
-        parts.append(latex(*tests_table(found), f"{what}, paired tests."))
+        parts.append(latex(*tests_table(found), f"{what}, paired tests{end}"))
     return "\n".join(parts)
