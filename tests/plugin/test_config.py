@@ -53,6 +53,9 @@ def run_config():
         (GrailConfig, {"mask_truncated": "perhaps"}, r"algorithm\.grail\.mask_truncated='perhaps'"),
         (GrailConfig, {"rule": "math:sqrt", "sigma_w": 0.1}, r"algorithm\.grail\.sigma_w is not read while .*\.rule"),
         (GrailConfig, {"rule": "math:sqrt", "w_max": 9.0}, r"algorithm\.grail\.w_max is not read while .*\.rule"),
+        (GrailConfig, {"saliency": "gradient"}, r"algorithm\.grail\.saliency='gradient' is not one of: gradient_act"),
+        (GrailConfig, {"saliency": "integrated_gradients", "ig_steps": 0}, r"algorithm\.grail\.ig_steps=0 must lie"),
+        (GrailConfig, {"ig_steps": 4}, r"algorithm\.grail\.ig_steps is not read while algorithm\.grail\.saliency=grad"),
         (GrailConfig, {"rule": "mine.py:f"}, r"algorithm\.grail\.rule='mine\.py:f' .* absolute"),
         (GrailConfig, [1, 2], r"algorithm\.grail must be a mapping"),
         (OarGConfig, {"quantile": 1.5}, r"algorithm\.oar_g\.quantile=1\.5"),
@@ -190,6 +193,10 @@ MEGATRON = "actor_rollout_ref.actor.megatron"
         ([f"{MEGATRON}.router_replay.mode=R2"], r"actor\.megatron\.router_replay\.mode=R2"),
         ([f"{MEGATRON}.dtype=float16"], r"actor\.megatron\.dtype=float16 underflows"),
         (["actor_rollout_ref.model.use_fused_kernels=True"], r"actor_rollout_ref\.model\.use_fused_kernels=True"),
+        (
+            ["+algorithm.grail.saliency=integrated_gradients"],
+            r"algorithm\.grail\.saliency=integrated_gradients: .* set it to gradient_activation, or .*strategy to fsdp2",
+        ),
     ],
 )
 def test_megatron_runs_that_cannot_be_honoured(run_config, overrides, message):
