@@ -195,7 +195,7 @@ MEGATRON = "actor_rollout_ref.actor.megatron"
         (["actor_rollout_ref.model.use_fused_kernels=True"], r"actor_rollout_ref\.model\.use_fused_kernels=True"),
         (
             ["+algorithm.grail.saliency=integrated_gradients"],
-            r"algorithm\.grail\.saliency=integrated_gradients: .* set it to gradient_activation, or .*strategy to fsdp2",
+            r"algorithm\.grail\.saliency=integrated_gradients: .* set it to gradient_activation, or .* fsdp2",
         ),
     ],
 )

@@ -22,7 +22,7 @@ def answer_loss(model, row: Row, logits: torch.Tensor) -> torch.Tensor:
 
 
 def path_reference(model, row: Row, steps: int, leaf: str = "embeddings", measure=norm) -> torch.Tensor:
-    """Saliency (prompt + response,) from the definition: the leaf x the mean of dL/d leaf at (k + 1/2) / steps of it."""
+    """Saliency (prompt + response,) by definition: the leaf x the mean of dL/d leaf at (k + 1/2) / steps of it."""
     saliency = torch.zeros(len(row.ids))
     if row.answer[1] == 0:
         return saliency

@@ -47,8 +47,8 @@ class GrailConfig(Section):
     """Where saliency is taken: ``embeddings``, or the output of block 1 (``first``), L//2 (``middle``), L-1
     (``last``)."""
     saliency: str = "gradient_activation"
-    """Which gradient is multiplied by the leaf: the one there (``gradient_activation``, the paper's), or its mean on the
-    line from zero to it (``integrated_gradients``; FSDP only)."""
+    """Which gradient is multiplied by the leaf: the one there (``gradient_activation``, the paper's), or its mean on
+    the line from zero to it (``integrated_gradients``; FSDP only)."""
     ig_steps: int = 8
     """Points of that mean, by the midpoint rule; each costs a forward and a backward of the selected rollouts."""
     measure: Optional[str] = None  # noqa: UP045

@@ -179,8 +179,8 @@ def _check_weighting(config: DictConfig, settings: Settings) -> None:
     strategy = _get(config, "actor_rollout_ref.actor.strategy")
     if settings.grail and settings.grail.saliency == "integrated_gradients" and strategy == "megatron":
         raise ConfigError(
-            "algorithm.grail.saliency=integrated_gradients: the pass on Megatron takes gradients at the leaf alone; set "
-            "it to gradient_activation, or actor_rollout_ref.actor.strategy to fsdp2"
+            "algorithm.grail.saliency=integrated_gradients: the pass on Megatron takes gradients at the leaf alone; "
+            "set it to gradient_activation, or actor_rollout_ref.actor.strategy to fsdp2"
         )
     changes_advantage = {
         "algorithm.use_kl_in_reward": _get(config, "algorithm.use_kl_in_reward", False),
