@@ -1,8 +1,8 @@
 """Write the tables of docs/results.md that scripts/claims measured: ``python scripts/docs_claims.py [--check]``.
 
 Only what stands between a block's markers, ``<!-- claims: profile -->`` (``cosine``, ``ntk``, ``ig``) and
-``<!-- end of claims -->``, is rewritten, from ``scripts/claims/results``; with ``--check`` nothing is, and the exit status
-is 1 if the page is stale.
+``<!-- end of claims -->``, is rewritten, from ``scripts/claims/results``; with ``--check`` nothing is, and the exit
+status is 1 if the page is stale.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def cosine(content: dict[str, Any]) -> str:
     words = what["overlap"]
     text = (
         f"{what['problems']} problems, {what['solutions']} solutions of {what['tokens']:.0f} tokens on average. "
-        f"Overlap of the sets of tokens (Jaccard): same method {words['same']:.2f}, other method {words['other']:.2f}, other "
-        f"problem {words['other problem']:.2f}."
+        f"Overlap of the sets of tokens (Jaccard): same method {words['same']:.2f}, other method {words['other']:.2f}, "
+        f"other problem {words['other problem']:.2f}."
     )
     header = ["", "same method", "other method", "other problem", "same - other", "same / other"]
     header += ["problems with same > other", "p: Wilcoxon, t", "Cohen's dz", "same method at equal overlap"]
