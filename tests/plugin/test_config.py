@@ -321,3 +321,17 @@ def test_token_budgets_count_the_ranks_that_share_a_sequence(run_config, old):
     config = run_config("+algorithm.signals.backward_micro_batch_size_per_gpu=2")
     forward, backward = pass_limits(config, check_run(config))
     assert (forward.rows, backward.rows) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    "overrides,steps",
+    [([], 0), (["saliency=integrated_gradients"], 8), (["saliency=integrated_gradients", "ig_steps=3"], 3)],
+)
+def test_the_pass_is_asked_for_a_path_only_if_it_is_taken(run_config, overrides, steps):
+    from verl_grail.plugin.passes import SignalRunner
+    from verl_grail.signals.schedule import Schedule
+
+    config = run_config(*(f"+algorithm.grail.{o}" for o in overrides))
+    runner = SignalRunner(None, 1, config, check_run(config))
+    request = runner._request(Schedule([0], [0], 0, 1), step=0, log_probs=True, vectors=False)
+    assert (request.ig_steps, request.method, request.n_backward) == (steps, "grail", 1)
