@@ -112,8 +112,8 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=shared.WORK)
-    parser.add_argument("--rollouts", type=int, default=12)
-    parser.add_argument("--steps", type=int, nargs="+", default=[2, 8, 32])
+    parser.add_argument("--rollouts", type=int, default=8)
+    parser.add_argument("--steps", type=int, nargs="+", default=[2, 8, 24])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

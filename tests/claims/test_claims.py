@@ -223,4 +223,6 @@ def test_results_say_how_they_came_about_and_nothing_about_where(name):
 
 def test_rollouts_are_sampled_from_the_demos_problems():
     content = json.loads((shared.RESULTS / "profile.json").read_text())
-    assert set(content["sampled"]["arguments"]) == {"mixed", "seed", "source"} and rollouts.WORK == shared.WORK
+    named = json.loads(rollouts.PROBLEMS.read_text())
+    assert content["sampled"]["arguments"]["problems"] == content["sampled"]["problems"] == len(set(named)) == 24
+    assert content["rollouts"]["problems"] <= 24 and rollouts.WORK == shared.WORK
