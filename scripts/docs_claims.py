@@ -86,7 +86,10 @@ def ntk(content: dict[str, Any]) -> str:
     text = (
         f"Whole solutions: NTK similarity {cell(n['same'])} for the same method and {cell(n['other'])} for the other "
         f"(ratio {cell(n['same / other'])}; Wilcoxon p {n['wilcoxon_p']:.2g}). Its rank correlation with GAR's cosine "
-        f"over the {whole['pairs']} pairs of solutions of one problem is {cell(whole['spearman'])}."
+        f"over the {whole['pairs']} pairs of solutions of one problem is {cell(whole['spearman'])}. Of the "
+        f"squared length of a solution's vector, the 10 largest of {whole['width']} dimensions hold "
+        f"{100 * whole['peak']['gradient x activation']:.0f} % with the activation and "
+        f"{100 * whole['peak']['gradient']:.0f} % without."
     )
     return f"{table(['model', 'tokens', 'pairs', 'largest relative error'], rows)}\n\n{text}"
 

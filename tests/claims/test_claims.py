@@ -2,6 +2,7 @@ r"""The scripts that check the papers' claims: their statistics on hand-made num
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -21,6 +22,7 @@ import weight_profile
 from tests.signals.tiny import build_model, ragged_rows, reference
 from verl_grail.core.spans import AnswerSpan
 
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 NAMES = ("profile", "cosine", "ntk", "ig")
 # whole numbers, no letters next to them, nothing in front of the left side that belongs to it
 PLAIN_EQUATION = re.compile(r"(?<![\w.)^(-])(?<![-+*/] )(\d+(?:\s*[-+*/]\s*\d+)+)\s*=\s*(\d+)(?![\w^(]|\.\d|\s*[-+*/])")
@@ -208,7 +210,28 @@ def test_similarity_of_sequences_equals_that_of_mean_gradients():
     torch.testing.assert_close(ntk.similarity(parts), v @ v.T, atol=1e-12, rtol=1e-9)
 
 
+def test_peak():
+    assert ntk.peak(torch.tensor([3.0, -4.0, 0.0, 0.0]), 1) == pytest.approx(16 / 25)
+
+
 # ------------------------------ results ------------------------------
+
+
+def test_the_cosines_of_the_pass_are_those_of_the_formula():
+    pair, formula = (json.loads((shared.RESULTS / f"{n}.json").read_text()) for n in ("cosine", "ntk"))
+    for kind in ("same", "other"):
+        assert pair["conditions"]["chat"][kind]["mean"] == pytest.approx(formula["solutions"]["gar"][kind], abs=2e-4)
+
+
+def test_the_tables_of_the_results_are_up_to_date(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("docs_claims", SCRIPTS / "docs_claims.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.main(["--check"]) == 0, "run python scripts/docs_claims.py"
+    stale = tmp_path / "results.md"
+    stale.write_text(script.PAGE.read_text().replace("| SmolLM2-135M-Instruct | 6 |", "| SmolLM2-135M-Instruct | 7 |"))
+    monkeypatch.setattr(script, "PAGE", stale)
+    assert script.main(["--check"]) == 1 and script.main([]) == 0 and script.main(["--check"]) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
