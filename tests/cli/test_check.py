@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -26,6 +27,11 @@ def check(capsys, *overrides):
     return code, capsys.readouterr().out
 
 
+def flat(said):
+    """Without the console's line breaks."""
+    return " ".join(said.split())
+
+
 def test_what_a_method_does_and_costs(capsys):
     code, said = check(capsys, "+method=grail_gar", *FSDP)
     assert code == 0 and "passes all checks" in said
@@ -33,6 +39,20 @@ def test_what_a_method_does_and_costs(capsys):
     assert "gradient_activation vector" in said and "(expert_solution)" in said
     assert "in place of verl's log-prob pass, on the fsdp2 actor" in said
     assert "8.2e9 parameters over 4" in said and "saliency +" in said and "expert solutions +" in said
+
+
+def test_integrated_gradients_cost_a_forward_and_a_backward_a_step(capsys):
+    added = []
+    for steps in (1, 8):
+        chosen = ["algorithm.grail.saliency=integrated_gradients", f"algorithm.grail.ig_steps={steps}"]
+        code, said = check(capsys, "+method=grail", *FSDP, *chosen)
+        said = flat(said)
+        assert code == 0 and f"gets {steps} forwards and backwards between zero and its embeddings" in said
+        added.append(float(re.search(r"saliency \+([\d.]+) %", said).group(1)))
+    assert added[1] == pytest.approx(8 * added[0], abs=0.5)
+    said = flat(check(capsys, "+method=grail", *FSDP)[1])
+    plain = float(re.search(r"saliency \+([\d.]+) %", said).group(1))
+    assert "a backward to its embeddings" in said and plain < added[0] < 2 * plain
 
 
 def test_a_run_without_signals(capsys):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.signals.tiny import build_model
-from verl_grail.cost.flops import Workload, body, head, step_cost
+from tests.signals.engines import PlainEngine, run_pass, schedule_rows
+from tests.signals.tiny import Row, build_model
+from tests.signals.traffic import flops_of
+from verl_grail.cost.flops import Workload, attention, body, head, step_cost
 from verl_grail.cost.memory import Parallel, memory
 from verl_grail.cost.shapes import KNOWN, ModelShape
+from verl_grail.signals.schedule import Limits
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
@@ -46,18 +51,37 @@ def test_a_mixture_of_experts_is_not_guessed_at():
 
 
 def test_saliency_adds_a_backward_to_activations_alone():
-    """One epoch without recomputation: 1 + 3 forwards; every row selected adds one forward of the body."""
+    """One epoch without recomputation: 1 + 3 forwards; every row selected adds one, and attention once more."""
     shape = KNOWN["Qwen/Qwen3-8B"]
     work = Workload(rows=8, prompt=100, response=900, recompute=False, saliency=1.0, answer=0)
     cost = step_cost(shape, work)
     assert cost.base == 4 * 8 * (body(shape, 1000) + head(shape, 1000))
-    assert cost.saliency == 8 * body(shape, 1000) and cost.vectors == cost.anchors == 0
+    assert cost.saliency == 8 * (body(shape, 1000) + attention(shape, 1000)) and cost.vectors == cost.anchors == 0
     half = step_cost(shape, Workload(rows=8, prompt=100, response=900, recompute=False, saliency=0.5, answer=0))
     assert half.saliency * 2 == cost.saliency
     noisy = step_cost(
         shape, Workload(rows=8, prompt=100, response=900, recompute=False, saliency=1.0, answer=0, noisy=True)
     )
-    assert noisy.saliency == 2 * cost.saliency
+    assert noisy.saliency == cost.saliency + 8 * body(shape, 1000)
+
+
+def test_saliency_and_a_path_cost_what_the_pass_computes():
+    """FLOPs that a backward, and Integrated Gradients, add, counted on the pass itself."""
+    size = dict(hidden_size=64, intermediate_size=160, vocab_size=500, attn_implementation="eager")
+    model = build_model("llama", **size)
+    shape = ModelShape.from_config(model.config.to_dict())
+    counted = {}
+    for steps, answer in ((None, (0, 0)), (0, (50, 54)), (1, (50, 54)), (4, (50, 54))):
+        rows = [Row([5] * 8, [7] * 56, answer)]
+        order, plans, request = schedule_rows(rows, 1, Limits(rows=1), ig_steps=steps or 0)
+        counted[steps] = flops_of(lambda a=(rows, order[0], plans, request): run_pass(PlainEngine(model), *a))
+    square = 2 * shape.layers * shape.heads * shape.head_dim * 64 * 64 * 2  # the counter counts the whole square
+    whole = square - attention(shape, 64)
+    work = Workload(rows=1, prompt=8, response=56, recompute=False, saliency=1.0, answer=4)
+    # an attention product twice in a backward; rotary angles are left out
+    assert counted[0] - counted[None] == pytest.approx(step_cost(shape, work).saliency + 2 * whole, rel=1e-3)
+    path = step_cost(shape, replace(work, path=3)).saliency
+    assert counted[4] - counted[1] == pytest.approx(path + 3 * 3 * whole, rel=1e-3)
 
 
 def test_memory_is_spread_over_gpus():

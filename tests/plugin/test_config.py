@@ -53,6 +53,9 @@ def run_config():
         (GrailConfig, {"mask_truncated": "perhaps"}, r"algorithm\.grail\.mask_truncated='perhaps'"),
         (GrailConfig, {"rule": "math:sqrt", "sigma_w": 0.1}, r"algorithm\.grail\.sigma_w is not read while .*\.rule"),
         (GrailConfig, {"rule": "math:sqrt", "w_max": 9.0}, r"algorithm\.grail\.w_max is not read while .*\.rule"),
+        (GrailConfig, {"saliency": "gradient"}, r"algorithm\.grail\.saliency='gradient' is not one of: gradient_act"),
+        (GrailConfig, {"saliency": "integrated_gradients", "ig_steps": 0}, r"algorithm\.grail\.ig_steps=0 must lie"),
+        (GrailConfig, {"ig_steps": 4}, r"algorithm\.grail\.ig_steps is not read while algorithm\.grail\.saliency=grad"),
         (GrailConfig, {"rule": "mine.py:f"}, r"algorithm\.grail\.rule='mine\.py:f' .* absolute"),
         (GrailConfig, [1, 2], r"algorithm\.grail must be a mapping"),
         (OarGConfig, {"quantile": 1.5}, r"algorithm\.oar_g\.quantile=1\.5"),
@@ -190,6 +193,10 @@ MEGATRON = "actor_rollout_ref.actor.megatron"
         ([f"{MEGATRON}.router_replay.mode=R2"], r"actor\.megatron\.router_replay\.mode=R2"),
         ([f"{MEGATRON}.dtype=float16"], r"actor\.megatron\.dtype=float16 underflows"),
         (["actor_rollout_ref.model.use_fused_kernels=True"], r"actor_rollout_ref\.model\.use_fused_kernels=True"),
+        (
+            ["+algorithm.grail.saliency=integrated_gradients"],
+            r"algorithm\.grail\.saliency=integrated_gradients: .* set it to gradient_activation, or .* fsdp2",
+        ),
     ],
 )
 def test_megatron_runs_that_cannot_be_honoured(run_config, overrides, message):
@@ -314,3 +321,17 @@ def test_token_budgets_count_the_ranks_that_share_a_sequence(run_config, old):
     config = run_config("+algorithm.signals.backward_micro_batch_size_per_gpu=2")
     forward, backward = pass_limits(config, check_run(config))
     assert (forward.rows, backward.rows) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    "overrides,steps",
+    [([], 0), (["saliency=integrated_gradients"], 8), (["saliency=integrated_gradients", "ig_steps=3"], 3)],
+)
+def test_the_pass_is_asked_for_a_path_only_if_it_is_taken(run_config, overrides, steps):
+    from verl_grail.plugin.passes import SignalRunner
+    from verl_grail.signals.schedule import Schedule
+
+    config = run_config(*(f"+algorithm.grail.{o}" for o in overrides))
+    runner = SignalRunner(None, 1, config, check_run(config))
+    request = runner._request(Schedule([0], [0], 0, 1), step=0, log_probs=True, vectors=False)
+    assert (request.ig_steps, request.method, request.n_backward) == (steps, "grail", 1)

@@ -6,6 +6,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from tests.signals.tiny import Row
+from verl_grail.signals.fsdp import SignalPass
 from verl_grail.signals.request import EMPTY_PLAN, Column, PassRequest
 from verl_grail.signals.schedule import Limits, plan_schedule
 
@@ -100,6 +102,29 @@ def build_engine(path: str, strategy: str = "fsdp2", **options: Any):
     )
     engine.initialize()
     return engine
+
+
+class PlainEngine:
+    """A model that nothing shards, in this process; padded inputs, prepared by verl's FSDP engine class."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.module = module
+        self.use_remove_padding, self.use_ulysses_sp, self.ulysses_parallel_group = False, False, None
+        self.pad_to_length, self._autocast_dtype, self.scaler = False, torch.float32, None
+
+    def prepare_model_inputs(self, micro_batch):
+        from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+        return FSDPEngineWithLMHead.prepare_model_inputs(self, micro_batch)
+
+    def eval_mode(self):
+        self.module.eval()
+        return nullcontext()
+
+    def compute_signals(self, data: TensorDict, request: PassRequest) -> dict[str, torch.Tensor]:
+        # as `signals.engines.FSDPSignals`, whose module imports every engine that verl finds, Megatron's too
+        with self.eval_mode():
+            return SignalPass(self, request).run(data)
 
 
 def batch_of(rows: list[Row], plans: list[tuple[int, ...]]) -> TensorDict:

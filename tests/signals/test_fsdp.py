@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.signals.engines import batch_of, build_engine, run_pass, run_ranks, schedule_rows
+from tests.signals.engines import PlainEngine, batch_of, build_engine, run_pass, run_ranks, schedule_rows
 from tests.signals.tiny import Row, attribution, build_model, oar_g_reference, ragged_rows, reference, save_model
 from verl_grail.core.oar_g import noise
-from verl_grail.signals.engines import FSDPSignals
 from verl_grail.signals.request import EMPTY_PLAN, Column, PassRequest
 from verl_grail.signals.schedule import Limits
 
@@ -309,9 +308,8 @@ def test_rows_with_non_finite_values_do_not_touch_the_others(models):
 # ------------------------------ FSDP1 on torch's own wrapper ------------------------------
 
 
-class _Fsdp1Engine(FSDPSignals):
-    """verl's engine cannot build FSDP1 on the CPU (sync_module_states=True), so this stands in for it: torch's own
-    FSDP1 wrapper, and the input preparation of verl's engine class."""
+class _Fsdp1Engine(PlainEngine):
+    """verl's engine cannot build FSDP1 on the CPU (sync_module_states=True), so torch's own wrapper stands in."""
 
     def __init__(self, model, **options):
         import functools
@@ -321,20 +319,7 @@ class _Fsdp1Engine(FSDPSignals):
 
         policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={type(model.model.layers[0])})
         device = torch.device("cpu")
-        self.module = FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=device, **options)
-        self.use_remove_padding, self.use_ulysses_sp, self.ulysses_parallel_group = False, False, None
-        self.pad_to_length, self._autocast_dtype, self.scaler = False, torch.float32, None
-
-    def prepare_model_inputs(self, micro_batch):
-        from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
-
-        return FSDPEngineWithLMHead.prepare_model_inputs(self, micro_batch)
-
-    def eval_mode(self):
-        from contextlib import nullcontext
-
-        self.module.eval()
-        return nullcontext()
+        super().__init__(FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=device, **options))
 
 
 def _fsdp1_job(rank, checkpointing, options, rows, order, plans, request):

@@ -97,6 +97,27 @@ def _called_by_us() -> bool:
     return False
 
 
+class _NoModules:
+    """In place of the counter's module tracker, whose hooks refuse gradients of a leaf (``torch.autograd.grad``)."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+def flops_of(call: Callable[[], Any]) -> int:
+    """Run ``call`` and count its FLOPs."""
+    counter = FlopCounterMode(display=False)
+    counter.mod_tracker = _NoModules()
+    with counter:
+        call()
+    return counter.get_total_flops()
+
+
 @dataclass
 class Cost:
     """What one call cost this rank."""

@@ -114,9 +114,11 @@ def explain(config: Any) -> list[str]:
         name = section.key.rsplit(".", 1)[1]
         kept = " with an advantage other than zero" if section.skip_zero_advantage else ""
         which = {"all": "every rollout", "wrong": "every wrong rollout", "correct": "every correct rollout"}
+        path = _path_of(settings)
+        backward = f"{path} forwards and backwards between zero and" if path else "a backward to"
         lines.append(
             f"{name}: {which[section.rollouts]} ({section.select_by}){kept} and an answer in the "
-            f"{section.box} {settings.answers.locator} gets a backward to its embeddings and token weights on its "
+            f"{section.box} {settings.answers.locator} gets {backward} its embeddings and token weights on its "
             f"{section.base_estimator} advantage; reading: {section.reading}"
         )
     gar = settings.gar
@@ -131,6 +133,12 @@ def explain(config: Any) -> list[str]:
     where = "beside it (bypass mode): rows with a signal only" if bypass else "in place of verl's log-prob pass"
     lines.append(f"signal pass: {where}, on the {config.actor_rollout_ref.actor.strategy} actor")
     return lines
+
+
+def _path_of(settings: Any) -> int:
+    """Points of Integrated Gradients; 0 without."""
+    grail = settings.grail
+    return grail.ig_steps if grail and grail.saliency == "integrated_gradients" else 0
 
 
 # ------------------------------ what it costs ------------------------------
@@ -177,6 +185,7 @@ def workload_of(config: Any) -> Workload:
         saliency=share[section.rollouts] if section else 0.0,
         answer=_ANSWER_TOKENS,
         noisy=settings.oar_g is not None,
+        path=_path_of(settings),
         vectors=(_PASSING if gar.gate else 1.0) if gar else 0.0,
         anchors=data.train_batch_size if gar else 0,
     )

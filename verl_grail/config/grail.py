@@ -46,6 +46,11 @@ class GrailConfig(Section):
     leaf: str = "embeddings"
     """Where saliency is taken: ``embeddings``, or the output of block 1 (``first``), L//2 (``middle``), L-1
     (``last``)."""
+    saliency: str = "gradient_activation"
+    """Which gradient is multiplied by the leaf: the one there (``gradient_activation``, the paper's), or its mean on
+    the line from zero to it (``integrated_gradients``; FSDP only)."""
+    ig_steps: int = 8
+    """Points of that mean, by the midpoint rule; each costs a forward and a backward of the selected rollouts."""
     measure: Optional[str] = None  # noqa: UP045
     """A signal of your own, ``module:name`` or ``file.py:name``: (activation, gradient) at the leaf -> one number per
     token; null: GRAIL's norm of their product."""
@@ -68,6 +73,8 @@ class GrailConfig(Section):
         self._choice("box", "last", "first")
         self._choice("stats", "reasoning", "all")
         self._choice("leaf", "embeddings", "first", "middle", "last")
+        self._choice("saliency", "gradient_activation", "integrated_gradients")
+        self._number("ig_steps", 1, 1024)
         self._function("measure")
         self._function("rule")
         for name in ("w_mean", "sigma_w", "w_min", "w_max"):
@@ -79,7 +86,12 @@ class GrailConfig(Section):
             )
 
     def refuse_dead(self, given: set[str]) -> None:
-        """Settings of GRAIL's own rule under another one."""
+        """Points of a path that is not taken; settings of GRAIL's own rule under another one."""
+        if "ig_steps" in given and self.saliency != "integrated_gradients":
+            raise ConfigError(
+                f"{self.key}.ig_steps is not read while {self.key}.saliency={self.saliency}: set that to "
+                "integrated_gradients, or drop it"
+            )
         if self.rule is None:
             return
         dead = {"sigma_w", "stats"}

@@ -46,6 +46,15 @@ def saliency_norm(activation: torch.Tensor, gradient: torch.Tensor) -> torch.Ten
     return (activation.float() * gradient.float()).norm(dim=-1)
 
 
+def path_scales(steps: int) -> list[float]:
+    """Midpoint rule on [0, 1] for Integrated Gradients (arXiv 1703.01365): ``(k + 1/2) / steps``, k = 0 .. steps - 1.
+
+    The attribution of token t from the baseline of zero embeddings is ``e_t * integral over a of dL/de_t(a e)``, so the
+    saliency is `saliency_norm` of ``e_t`` and the mean of the gradients at these multiples of ``e``.
+    """
+    return [(k + 0.5) / steps for k in range(steps)]
+
+
 def grail_weights(
     saliency: torch.Tensor,
     regions: Regions,

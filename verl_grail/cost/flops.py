@@ -19,6 +19,8 @@ class Workload:
         saliency: share of the rows that get a backward in the signal pass.
         answer: tokens of an answer's span.
         noisy: whether that backward is that of a second, noisy forward (OAR-G).
+        path: points of Integrated Gradients, each a forward and a backward of its own; 0: a backward of the pass's
+            forward.
         vectors: share of the rows that get a gradient-activation vector, over the whole response.
         anchors: expert solutions, each as long as a prompt and a response.
     """
@@ -31,14 +33,19 @@ class Workload:
     saliency: float = 0.0
     answer: int = 16
     noisy: bool = False
+    path: int = 0
     vectors: float = 0.0
     anchors: int = 0
 
 
+def attention(shape: ModelShape, tokens: int) -> int:
+    """Forward of the products QK and AV of all layers over one sequence, half of the square each."""
+    return shape.layers * 2 * shape.heads * shape.head_dim * tokens * (tokens + 1)
+
+
 def body(shape: ModelShape, tokens: int) -> int:
     """Forward of all layers over one sequence, with causal attention."""
-    attention = 2 * shape.heads * shape.head_dim * tokens * (tokens + 1)  # QK and AV, half of the square each
-    return shape.layers * (2 * shape.block * tokens + attention)
+    return shape.layers * 2 * shape.block * tokens + attention(shape, tokens)
 
 
 def head(shape: ModelShape, tokens: int) -> int:
@@ -75,18 +82,23 @@ class StepCost:
 def step_cost(shape: ModelShape, work: Workload) -> StepCost:
     """Parts of a step.
 
-    A backward to activations alone costs a forward, one to weights too costs two; recomputation adds a forward.
+    A backward to activations alone costs a forward, and its attention products twice, since both factors have a
+    gradient; one to weights too costs two forwards; recomputation adds one.
     verl's passes evaluate the output layer at every token, ours at the response's.
     """
     tokens = work.prompt + work.response
     forward = body(shape, tokens) + head(shape, tokens)
     again = body(shape, tokens) if work.recompute else 0
     selected = round(work.rows * work.saliency)
+    # the output layer's part has a closed form, at the answer's tokens only; its logits there come with the pass's
+    # forward, but for a path's own forwards
+    own_forwards = work.path or int(work.noisy)
+    backward = body(shape, tokens) + attention(shape, tokens) + again + head(shape, work.answer)
+    signal = max(work.path, 1) * backward + own_forwards * body(shape, tokens) + work.path * head(shape, work.answer)
     return StepCost(
         log_probs=work.rows * forward,
         training=work.updates * work.rows * (3 * forward + again),
-        # the output layer's part has a closed form, at the answer's tokens only
-        saliency=selected * ((1 + work.noisy) * body(shape, tokens) + again + head(shape, work.answer)),
+        saliency=selected * signal,
         vectors=round(work.rows * work.vectors) * head(shape, work.response),
         anchors=work.anchors * (body(shape, tokens) + 2 * head(shape, work.response)),
     )

@@ -325,7 +325,10 @@ def _by_benchmark(cells: Sequence[Cell], by_problem: Sequence[dict[str, float]])
 
 def _common(a: Scored, b: Scored) -> list[str]:
     """Problems that have a score in every run of both."""
-    whole = [{i for i, column in zip(s.ids, np.vstack(s.folders).T, strict=True) if not np.isnan(column).any()} for s in (a, b)]
+    whole = [
+        {i for i, column in zip(s.ids, np.vstack(s.folders).T, strict=True) if not np.isnan(column).any()}
+        for s in (a, b)
+    ]
     return [i for i in a.ids if i in whole[0] & whole[1]]
 
 

@@ -131,6 +131,7 @@ class SignalRunner:
         if isinstance(section, GrailConfig):
             extra = {"method": "grail", "leaf": section.leaf, "alignment": str(section.alignment)}
             extra["measure"] = section.measure
+            extra["ig_steps"] = section.ig_steps if section.saliency == "integrated_gradients" else 0
         elif isinstance(section, OarGConfig):
             extra = {"method": "oar_g", "noise_std": section.noise_std, "seed": section.seed, "step": step}
         return PassRequest(

@@ -176,6 +176,12 @@ def _check_weighting(config: DictConfig, settings: Settings) -> None:
     section = settings.weighting
     if section is None:
         return
+    strategy = _get(config, "actor_rollout_ref.actor.strategy")
+    if settings.grail and settings.grail.saliency == "integrated_gradients" and strategy == "megatron":
+        raise ConfigError(
+            "algorithm.grail.saliency=integrated_gradients: the pass on Megatron takes gradients at the leaf alone; "
+            "set it to gradient_activation, or actor_rollout_ref.actor.strategy to fsdp2"
+        )
     changes_advantage = {
         "algorithm.use_kl_in_reward": _get(config, "algorithm.use_kl_in_reward", False),
         "algorithm.rollout_correction.rollout_rs": _get(config, "algorithm.rollout_correction.rollout_rs"),

@@ -9,6 +9,7 @@ its weight is unsharded.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from tensordict import TensorDict
 from verl.utils.device import get_device_id, get_device_name
 
 from verl_grail.config import ConfigError
+from verl_grail.core.grail import path_scales
 from verl_grail.core.head import HeadResult
 from verl_grail.core.oar_g import influence, noise
 from verl_grail.signals.batches import Collected, micro_batch, pass_inputs, positions_of
@@ -145,16 +147,36 @@ class SignalPass:
                 self._forward(micro, run)
             return run.result, None
         if request.method == "grail":
-            run, leaf = HeadRun(request, at, grail=True), Leaf(self.parts, request.leaf)
-            part, gradient = self._gradient(micro, run, leaf)
-            flat = self._measure(leaf.activation, gradient).flatten()
-            return run.result, part.pick(flat, at.token - 1 if request.alignment == "predictor" else at.token)
+            run, part, activation, gradient = (self._on_path if request.ig_steps else self._at_leaf)(micro, at)
+            flat = self._measure(activation, gradient).flatten()
+            return run.result, part.pick(flat, at.predicting if request.alignment == "predictor" else at.token)
         clean = HeadRun(request, at, mean_logits=True)
         with torch.no_grad():
             self._forward(micro, clean)
-        leaf = Leaf(self.parts, "embeddings", add=lambda e: self._noise(micro, at, e))
+        leaf = Leaf(self.parts, "embeddings", move=lambda e: e + self._noise(micro, at, e))
         part, gradient = self._gradient(micro, HeadRun(request, at, clean=clean.mean), leaf)
         return clean.result, part.pick(influence(leaf.activation, gradient).flatten(), at.token)
+
+    def _at_leaf(self, micro: TensorDict, at: Positions) -> tuple[HeadRun, Slice, torch.Tensor, torch.Tensor]:
+        run, leaf = HeadRun(self.request, at, grail=True), Leaf(self.parts, self.request.leaf)
+        part, gradient = self._gradient(micro, run, leaf)
+        return run, part, leaf.activation, gradient
+
+    def _on_path(self, micro: TensorDict, at: Positions) -> tuple[HeadRun, Slice, torch.Tensor, torch.Tensor]:
+        """As `_at_leaf`, with the mean gradient on the line from zero to the leaf (Integrated Gradients), float32.
+
+        Every rank goes through all points with every micro-batch, stand-ins included, so collectives still meet.
+        """
+        request = self.request
+        run = HeadRun(request, at)
+        with torch.no_grad():
+            self._forward(micro, run)
+        total: Any = 0.0
+        for scale in path_scales(request.ig_steps):
+            leaf = Leaf(self.parts, request.leaf, move=partial(torch.mul, other=scale))
+            part, gradient = self._gradient(micro, HeadRun(request, at, alone=True), leaf)
+            total = total + gradient.float()
+        return run, part, leaf.activation, total / request.ig_steps
 
     def _gradient(self, micro: TensorDict, run: HeadRun, leaf: Leaf) -> tuple[Slice, torch.Tensor]:
         with leaf():

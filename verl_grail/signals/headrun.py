@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -44,6 +44,7 @@ class HeadRun:
         grail: form GRAIL's cotangents.
         mean_logits: keep OAR-G's mean answer logits (its clean forward).
         clean: those of the clean forward: form OAR-G's cotangents, and nothing else.
+        alone: form GRAIL's cotangents and nothing else, at the answer's positions only.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class HeadRun:
         grail: bool = False,
         mean_logits: bool = False,
         clean: torch.Tensor | None = None,
+        alone: bool = False,
     ):
-        self.at = at
+        self.at, self._alone = at, alone
         self._request, self._grail, self._mean_logits, self._clean = request, grail, mean_logits, clean
         self.result: HeadResult
         self.mean: torch.Tensor
@@ -65,9 +67,9 @@ class HeadRun:
         Returns:
             Cotangents dL/dh (n_answer, d) float32 of those in the answer loss, in their order.
         """
-        if self._clean is None:
-            return self._results(states, part, layer)
-        return self._oar_g_cotangent(states, part, layer, self._clean)
+        if self._clean is not None:
+            return self._oar_g_cotangent(states, part, layer, self._clean)
+        return self._cotangent_alone(states, part, layer) if self._alone else self._results(states, part, layer)
 
     def _query(self, part: Part, answer: bool, vector: bool) -> HeadQuery:
         at, mine, request = self.at, part.mine, self._request
@@ -93,6 +95,15 @@ class HeadRun:
         if self._mean_logits:
             self.mean = self._answer_logits(states, part, layer)[0]
         return result.cotangent
+
+    def _cotangent_alone(self, states: torch.Tensor, part: Part, layer: OutputLayer) -> torch.Tensor:
+        query = self._query(part, True, False)
+        answer = query.answer
+        query = replace(
+            query, labels=query.labels[answer], rows=query.rows[answer], answer=answer[answer], vector=~answer[answer]
+        )
+        found = run_head(states[answer], layer.project, layer.weight, query, self._request.chunk, layer.vocabulary)
+        return found.cotangent
 
     def _answer_logits(self, states: torch.Tensor, part: Part, layer: OutputLayer) -> tuple[torch.Tensor, torch.Tensor]:
         total, count = (part.total(x) for x in answer_sums(states, self._query(part, True, False)))

@@ -19,18 +19,18 @@ class Leaf:
     it sees, and gradients are asked for with respect to the leaf alone, so no parameter gradient is ever formed.
     """
 
-    def __init__(self, parts: ModelParts, leaf: str, add: Callable[[torch.Tensor], torch.Tensor] | None = None):
+    def __init__(self, parts: ModelParts, leaf: str, move: Callable[[torch.Tensor], torch.Tensor] | None = None):
         self._module = parts.embeddings if leaf == "embeddings" else parts.layers[leaf_layer(len(parts.layers), leaf)]
-        self._add = add
+        self._move = move
         self.value: torch.Tensor | None = None
         """The leaf; after the forward, the tensor to differentiate with respect to."""
         self.activation: torch.Tensor | None = None
-        """The activation itself, without the added noise."""
+        """The activation itself, where ``move`` puts the leaf elsewhere (noise, a point on a path)."""
 
     def _hook(self, module, args, output):
         activation = (output[0] if isinstance(output, tuple) else output).detach()
         self.activation = activation
-        value = activation.clone() if self._add is None else activation + self._add(activation)
+        value = activation.clone() if self._move is None else self._move(activation)
         self.value = value.detach().requires_grad_()
         torch.set_grad_enabled(True)
         return (self.value, *output[1:]) if isinstance(output, tuple) else self.value

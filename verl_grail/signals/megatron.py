@@ -74,6 +74,7 @@ class MegatronPass:
 
     def __init__(self, engine: Any, request: PassRequest):
         check_megatron(engine, request.leaf)
+        assert not request.ig_steps, "refused at start-up (plugin/startup.py)"
         self._measure = measure_of(request)
         self.engine, self.request, self.config = engine, request, engine.tf_config
         self.chunks = list(map(unwrap, engine.module))

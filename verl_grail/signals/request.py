@@ -44,6 +44,8 @@ class PassRequest:
         leaf: ``embeddings``, ``first``, ``middle`` or ``last``.
         alignment: ``token`` or ``predictor``.
         measure: function for `core.answers.load_function` in the place of GRAIL's saliency norm.
+        ig_steps: points at which the gradient is taken and averaged on the line from zero to the leaf (Integrated
+            Gradients), each a forward and a backward of every backward micro-batch; 0: at the leaf alone.
         temperature: of log-probs and answer loss.
         chunk: positions per output-layer chunk.
         noise_std, seed, step: OAR-G's noise.
@@ -58,6 +60,7 @@ class PassRequest:
     leaf: str = "embeddings"
     alignment: str = "token"
     measure: str | None = None
+    ig_steps: int = 0
     temperature: float = 1.0
     chunk: int = 512
     noise_std: float = 0.0
