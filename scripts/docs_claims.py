@@ -51,7 +51,17 @@ def profile(content: dict[str, Any]) -> str:
         rows += [[f"`{reading}`", name, *(cell(result[key][v], k) for v in verdicts)] for name, key, k in shown]
         spread = f"{weights['mean']:.2f} ± {weights['deviation']:.2f}"
         rows.append([f"`{reading}`", "all weights, mean ± deviation", spread, "", ""])
-    return f"{text}\n\n{table(['reading', '', *verdicts], rows)}"
+    differences = ", ".join(f"`{reading}`: {_largest(result)}" for reading, result in content["readings"].items())
+    return (
+        f"{text}\n\n{table(['reading', '', *verdicts], rows)}\n\n"
+        f"Largest difference of right and wrong in a tenth, and tenths whose interval excludes zero: {differences}."
+    )
+
+
+def _largest(result: dict[str, Any]) -> str:
+    found = result["profile"]["right - wrong"]
+    clear = sum(low > 0 or high < 0 for low, high in zip(found["low"], found["high"], strict=True))
+    return f"{max(map(abs, found['mean'])):.2f}, {clear} of {len(found['mean'])}"
 
 
 def cosine(content: dict[str, Any]) -> str:
