@@ -198,12 +198,18 @@ def test_units_that_were_evaluated_differently_are_refused(two, tmp_path):
     check_alike([load_run(r) for r in two])
     for name, value in (("engine_args", {"quantization": "fp8"}), ("standard_fields", True)):
         plain = {**SETTINGS, "engine_args": {}, "standard_fields": False}
-        pair = [write_run(tmp_path / f"{name}{i}", "x", A, settings=s) for i, s in enumerate((plain, plain | {name: value}))]
-        with pytest.raises(EvaluationError, match=rf"evaluated differently \({name}\S*: (None|False) against (fp8|True)\)"):
+        pair = [
+            write_run(tmp_path / f"{name}{i}", "x", A, settings=s) for i, s in enumerate((plain, plain | {name: value}))
+        ]
+        with pytest.raises(
+            EvaluationError, match=rf"evaluated differently \({name}\S*: (None|False) against (fp8|True)\)"
+        ):
             check_alike([load_run(r) for r in pair])
     # a benchmark that the first run lacks
     first = write_run(tmp_path / "e", "first", {"amc": [[1, 2]]})
-    with pytest.raises(EvaluationError, match=r"a and \S*/d were evaluated differently \(the problems of aime; .* math\)"):
+    with pytest.raises(
+        EvaluationError, match=r"a and \S*/d were evaluated differently \(the problems of aime; .* math\)"
+    ):
         check_alike([load_run(r) for r in (first, two[0], problems)])
 
 
@@ -214,7 +220,9 @@ def test_folders_that_are_no_finished_run_are_refused(two, tmp_path):
     with pytest.raises(EvaluationError, match="the evaluation did not finish, start it again"):
         load_run(two[0])
     (tmp_path / "a/summary.json").write_text("{}")
-    with pytest.raises(EvaluationError, match="summary.json cannot be read .*'metrics'.*: start verl-grail eval on its"):
+    with pytest.raises(
+        EvaluationError, match=r"summary.json cannot be read .*'metrics'.*: start verl-grail eval on its"
+    ):
         load_run(two[0])
     (tmp_path / "b/run.json").write_text("{}")
     with pytest.raises(EvaluationError, match="cannot be read"):

@@ -71,7 +71,9 @@ def add(commands) -> None:
     )
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--baseline", help="method (grpo, else that of the first run)")
-    parser.add_argument("--metric", action="append", help="accuracy, pass@k, majority@n or majority; repeatable (the suite's own)")
+    parser.add_argument(
+        "--metric", action="append", help="accuracy, pass@k, majority@n or majority; repeatable (the suite's own)"
+    )
     parser.add_argument(
         "--alternative", choices=("two-sided", "greater", "less"), default="two-sided", help="of the method (two-sided)"
     )

@@ -123,8 +123,8 @@ def _table(sample: np.ndarray) -> np.ndarray:
 
 def _mean(row: np.ndarray, drawn: np.ndarray, axis: int) -> np.ndarray:
     """Mean of the scores that are there; NaN where none is drawn."""
-    values = row[drawn]
-    return values.mean(axis=axis) if not np.isnan(row).any() else np.nanmean(values, axis=axis)
+    mean: Any = np.nanmean if np.isnan(row).any() else np.mean
+    return mean(row[drawn], axis=axis)
 
 
 def mean_or_none(values: Sequence[float] | np.ndarray) -> float | None:

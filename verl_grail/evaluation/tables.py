@@ -36,7 +36,7 @@ def latex(headings: Sequence[str], rows: Rows, caption: str) -> str:
 
 def _escaped(text: str) -> str:
     """For LaTeX: a caption may name folders."""
-    special = {c: f"\\{c}" for c in "&%$#_{}"}
+    special: dict[str, Any] = {c: f"\\{c}" for c in "&%$#_{}"}
     words = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
     return text.translate(str.maketrans({**special, **words}))
 
@@ -104,7 +104,17 @@ def _score(metric: dict[str, Any]) -> str:
 
 def comparison_table(found: Comparison) -> tuple[list[str], Rows]:
     """A row for each base and benchmark, and one for their mean."""
-    headings = ["model", "benchmark", found.baseline, found.method, "difference", f"t over {found.unit}", "p", "p (Holm)", "dz"]
+    headings = [
+        "model",
+        "benchmark",
+        found.baseline,
+        found.method,
+        "difference",
+        f"t over {found.unit}",
+        "p",
+        "p (Holm)",
+        "dz",
+    ]
     rows = []
     for cell in found.cells:
         rows.append(
@@ -153,7 +163,11 @@ def tests_table(found: Comparison) -> tuple[list[str], Rows]:
 def comparison_notes(found: Comparison) -> list[str]:
     """What was not the same, why a cell is empty, and what was left out."""
     notes = [*found.allowed, *found.notes]
-    for name, test in (("Wilcoxon", found.wilcoxon), ("t over pairs", found.cells_t), (f"t over {found.unit}", found.units_t)):
+    for name, test in (
+        ("Wilcoxon", found.wilcoxon),
+        ("t over pairs", found.cells_t),
+        (f"t over {found.unit}", found.units_t),
+    ):
         if test.note:
             notes.append(f"{name}: {test.note}")
     reasons: dict[str, list[str]] = {}
