@@ -187,7 +187,7 @@ def test_problems_without_a_score_in_both_are_left_out(tmp_path):
     assert found.cells[0].problems == 3 and found.cells[0].baseline == pytest.approx(10 / 36)
 
 
-def test_units_that_were_evaluated_differently_are_refused(two, tmp_path):
+def test_runs_that_were_evaluated_differently_are_refused(two, tmp_path):
     hot = {**SETTINGS, "sampling": {"samples": 4, "temperature": 1.0}, "seed": 5}
     other = write_run(tmp_path / "c", "hot", A, settings=hot)
     with pytest.raises(EvaluationError, match=r"sampling\.temperature: 0\.6 against 1\.0\): evaluate both in the same"):
@@ -221,7 +221,7 @@ def test_folders_that_are_no_finished_run_are_refused(two, tmp_path):
         load_run(two[0])
     (tmp_path / "a/summary.json").write_text("{}")
     with pytest.raises(
-        EvaluationError, match="summary.json cannot be read .*'metrics'.*: start verl-grail eval on its"
+        EvaluationError, match=r"summary.json cannot be read .*'metrics'.*: start verl-grail eval on its"
     ):
         load_run(two[0])
     (tmp_path / "b/run.json").write_text("{}")

@@ -29,7 +29,7 @@ from verl_grail.evaluation.summary import ProblemLine, read_lines, scores
 ALIKE = ("sampling", "instruction", "template", "chat_template", "grader", "engine_args", "standard_fields")
 """Settings that have to agree for a difference to be the methods'."""
 RUNS, FOLDERS = "runs", "folders"
-"""Units of the paired t: the runs of one checkpoint; its folders where there are several. Runs of one checkpoint vary by
+"""Units of the paired t: the runs of a folder, or the folders where there are several. Runs of one checkpoint vary by
 sampling alone: beside another checkpoint's they are no independent units."""
 _NAMED = re.compile(r"(?P<method>[^=@/]+)(?:@(?P<base>[^=]+))?=(?P<folder>.+)")
 
@@ -112,7 +112,7 @@ def check_alike(runs: Sequence[EvalRun]) -> None:
 
 
 def unlike(runs: Sequence[EvalRun]) -> list[str]:
-    """What was not the same: a text for each pair of folders, ``A and B were evaluated differently (...)``.
+    """What was not the same: texts such as ``A and B, C were evaluated differently (...)``.
 
     Settings are compared with the first run's, the problems of a benchmark with those of the first run that has it.
     """
@@ -126,7 +126,10 @@ def unlike(runs: Sequence[EvalRun]) -> list[str]:
             known, folder = problems.setdefault(name, (digest, run.folder))
             if digest != known:
                 found.setdefault((folder, run.folder), []).append(f"the problems of {name}")
-    return [f"{a} and {b} were evaluated differently ({'; '.join(what)})" for (a, b), what in found.items()]
+    alike: dict[tuple[Path, str], list[str]] = {}
+    for (one_folder, other), what in found.items():
+        alike.setdefault((one_folder, "; ".join(what)), []).append(str(other))
+    return [f"{a} and {', '.join(others)} were evaluated differently ({what})" for (a, what), others in alike.items()]
 
 
 @dataclass(frozen=True)
@@ -289,11 +292,6 @@ def _compare(
     adjusted = holm([c.t.p for c in cells])
     cells = [replace(c, p_holm=p) for c, p in zip(cells, adjusted, strict=True)]
     over_cells = np.array([c.difference for c in cells])
-    tests = {
-        "wilcoxon": wilcoxon(over_cells, alternative),
-        "cells_t": paired_t(over_cells, alternative),
-        "units_t": _over_units(cells, unit, alternative),
-    }
     return Comparison(
         metric,
         baseline,
@@ -301,7 +299,9 @@ def _compare(
         cells,
         mean_or_none(over_cells),
         bootstrap_interval(_by_benchmark(cells, by_problem)),
-        **tests,
+        wilcoxon(over_cells, alternative),
+        paired_t(over_cells, alternative),
+        _over_units(cells, unit, alternative),
         power={
             "wilcoxon": _power(nonzero(over_cells), wilcoxon_power, alternative),
             "units_t": _power(_by_unit(cells), t_power, alternative),

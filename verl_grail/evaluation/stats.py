@@ -73,7 +73,7 @@ def bootstrap_interval(
         None where resampling cannot say anything: a row with one problem, or no spread in any of them.
 
     Raises:
-        ValueError: a score that is infinite, or NaN in an array of one dimension.
+        ValueError: a score that is infinite, or NaN in an array of one row.
     """
     from scipy import stats
 
@@ -85,7 +85,7 @@ def bootstrap_interval(
     def mean_of_means(*drawn: np.ndarray, axis: int = -1) -> np.ndarray:
         # problems are drawn by number; scipy puts them on the last axis
         means = [_mean(row, d, axis) for table, d in zip(tables, drawn, strict=True) for row in table]
-        return sum(means) / len(means)
+        return np.asarray(sum(means) / len(means))
 
     arrays = [np.arange(t.shape[1]) for t in tables] if statistic is None else [t[0] for t in tables]
 
@@ -114,17 +114,15 @@ def bootstrap_interval(
 def _table(sample: np.ndarray) -> np.ndarray:
     """(models, problems), rounded."""
     array = np.asarray(sample, dtype=np.float64)
-    if array.ndim < 2:
-        array = finite(array, "a bootstrap sample")[None]
-    if np.isinf(array).any():
-        raise ValueError("a bootstrap sample holds values that are not finite")
+    array = array[None] if array.ndim < 2 else array
+    finite(array if len(array) == 1 else array[~np.isnan(array)], "a bootstrap sample")
     return np.round(array, _DIGITS)
 
 
 def _mean(row: np.ndarray, drawn: np.ndarray, axis: int) -> np.ndarray:
     """Mean of the scores that are there; NaN where none is drawn."""
-    values = row[drawn]
-    return values.mean(axis=axis) if not np.isnan(row).any() else np.nanmean(values, axis=axis)
+    mean: Any = np.nanmean if np.isnan(row).any() else np.mean
+    return mean(row[drawn], axis=axis)
 
 
 def mean_or_none(values: Sequence[float] | np.ndarray) -> float | None:

@@ -36,7 +36,7 @@ def latex(headings: Sequence[str], rows: Rows, caption: str) -> str:
 
 def _escaped(text: str) -> str:
     """For LaTeX: a caption may name folders."""
-    special = {c: f"\\{c}" for c in "&%$#_{}"}
+    special: dict[str, Any] = {c: f"\\{c}" for c in "&%$#_{}"}
     words = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
     return text.translate(str.maketrans({**special, **words}))
 
