@@ -140,11 +140,8 @@ def _why_not(module: str, name: str) -> str | None:
     try:
         loaded: Any = importlib.import_module(module)
         if module.startswith("vllm."):
-            import torch
-            from vllm.platforms import current_platform
-
-            current_platform.import_kernels()  # it only warns where they do not load
-            loaded = torch.ops._C
+            importlib.import_module("vllm.platforms").current_platform.import_kernels()  # only warns where it fails
+            loaded = importlib.import_module("torch").ops._C
         getattr(loaded, name)
     except Exception as e:  # a compiled module fails in any way it likes
         return "".join(traceback.format_exception_only(type(e), e)).strip()
