@@ -43,7 +43,7 @@ def test_a_hung_worker_is_killed_and_replaced(pool):
     before = workers_of(pool)
     start = time.monotonic()
     assert pool.grade(["7"], HANG, POLICY).outcome is Outcome.TIMEOUT
-    assert 0.9 * SECONDS < time.monotonic() - start < SECONDS + 10
+    assert 0.9 * SECONDS < time.monotonic() - start < SECONDS + 30
     assert pool.grade(["x+1"], "1+x", POLICY).correct
     after = workers_of(pool)
     assert len(after) == 2 and after != before
@@ -102,7 +102,7 @@ def test_workers_do_not_outlive_their_server(pool):
     for worker in workers:
         os.kill(worker.pid, signal.SIGSTOP)
     pool._server.kill()
-    gone, left = psutil.wait_procs(workers, timeout=10)
+    gone, left = psutil.wait_procs(workers, timeout=60)
     assert len(gone) == 2 and not left
     assert pool.grade(["x+1"], "1+x", POLICY).correct
 
