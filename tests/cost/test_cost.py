@@ -53,16 +53,14 @@ def test_a_mixture_of_experts_is_not_guessed_at():
 def test_saliency_adds_a_backward_to_activations_alone():
     """One epoch without recomputation: 1 + 3 forwards; every row selected adds one, and attention once more."""
     shape = KNOWN["Qwen/Qwen3-8B"]
-    work = Workload(rows=8, prompt=100, response=900, recompute=False, saliency=1.0, answer=0)
+    work = Workload(rows=8, prompt=100, response=900, recompute=False, saliency=1.0, answer=0, selective=False)
     cost = step_cost(shape, work)
     assert cost.base == 4 * 8 * (body(shape, 1000) + head(shape, 1000))
     assert cost.saliency == 8 * (body(shape, 1000) + attention(shape, 1000)) and cost.vectors == cost.anchors == 0
-    half = step_cost(shape, Workload(rows=8, prompt=100, response=900, recompute=False, saliency=0.5, answer=0))
-    assert half.saliency * 2 == cost.saliency
-    noisy = step_cost(
-        shape, Workload(rows=8, prompt=100, response=900, recompute=False, saliency=1.0, answer=0, noisy=True)
-    )
-    assert noisy.saliency == cost.saliency + 8 * body(shape, 1000)
+    assert step_cost(shape, replace(work, saliency=0.5)).saliency * 2 == cost.saliency
+    assert step_cost(shape, replace(work, noisy=True)).saliency == cost.saliency + 8 * body(shape, 1000)
+    skipped = 36 * 2 * 100 * shape.block + 2 * 900 * shape.mlp  # the prompt in every layer, all in the last MLP
+    assert step_cost(shape, replace(work, selective=True)).saliency == cost.saliency - 8 * skipped
 
 
 def test_saliency_and_a_path_cost_what_the_pass_computes():
@@ -71,7 +69,7 @@ def test_saliency_and_a_path_cost_what_the_pass_computes():
     model = build_model("llama", **size)
     shape = ModelShape.from_config(model.config.to_dict())
     counted = {}
-    for steps, answer in ((None, (0, 0)), (0, (50, 54)), (1, (50, 54)), (4, (50, 54))):
+    for steps, answer in ((None, (0, 0)), (0, (52, 56)), (1, (52, 56)), (4, (52, 56))):
         rows = [Row([5] * 8, [7] * 56, answer)]
         order, plans, request = schedule_rows(rows, 1, Limits(rows=1), ig_steps=steps or 0)
         counted[steps] = flops_of(lambda a=(rows, order[0], plans, request): run_pass(PlainEngine(model), *a))

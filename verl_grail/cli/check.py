@@ -184,6 +184,7 @@ def workload_of(config: Any) -> Workload:
         recompute=_recomputes(config),
         saliency=share[section.rollouts] if section else 0.0,
         answer=_ANSWER_TOKENS,
+        selective=actor.strategy != "megatron" and getattr(section, "measure", None) is None,
         noisy=settings.oar_g is not None,
         path=_path_of(settings),
         vectors=(_PASSING if gar.gate else 1.0) if gar else 0.0,

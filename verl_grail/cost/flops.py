@@ -17,7 +17,8 @@ class Workload:
         updates: passes over the batch with a forward and a backward (epochs).
         recompute: whether activations are recomputed in a backward.
         saliency: share of the rows that get a backward in the signal pass.
-        answer: tokens of an answer's span.
+        answer: tokens of an answer's span, which ends the response.
+        selective: whether linear layers skip the prompt in that backward (`signals.selective`: FSDP).
         noisy: whether that backward is that of a second, noisy forward (OAR-G).
         path: points of Integrated Gradients, each a forward and a backward of its own; 0: a backward of the pass's
             forward.
@@ -32,6 +33,7 @@ class Workload:
     recompute: bool = True
     saliency: float = 0.0
     answer: int = 16
+    selective: bool = True
     noisy: bool = False
     path: int = 0
     vectors: float = 0.0
@@ -51,6 +53,19 @@ def body(shape: ModelShape, tokens: int) -> int:
 def head(shape: ModelShape, tokens: int) -> int:
     """One product with the output layer."""
     return 2 * shape.head * tokens
+
+
+def saliency_backward(shape: ModelShape, work: Workload) -> int:
+    """Backward of all layers to activations alone, over one sequence, without recomputation.
+
+    A product with a weight costs what it does in a forward, those of attention twice as much, since both factors have a
+    gradient. ``work.selective``: products with weights at the response alone, and in the last MLP at the answer.
+    """
+    tokens = work.prompt + work.response
+    linear = shape.layers * shape.block * tokens
+    if work.selective:
+        linear = shape.layers * shape.block * work.response - shape.mlp * (work.response - work.answer)
+    return 2 * linear + 2 * attention(shape, tokens)
 
 
 @dataclass(frozen=True)
@@ -82,9 +97,8 @@ class StepCost:
 def step_cost(shape: ModelShape, work: Workload) -> StepCost:
     """Parts of a step.
 
-    A backward to activations alone costs a forward, and its attention products twice, since both factors have a
-    gradient; one to weights too costs two forwards; recomputation adds one.
-    verl's passes evaluate the output layer at every token, ours at the response's.
+    A backward to activations and weights costs two forwards; recomputation adds one. verl's passes evaluate the output
+    layer at every token, ours at the response's; that saving is not taken off here.
     """
     tokens = work.prompt + work.response
     forward = body(shape, tokens) + head(shape, tokens)
@@ -93,7 +107,7 @@ def step_cost(shape: ModelShape, work: Workload) -> StepCost:
     # the output layer's part has a closed form, at the answer's tokens only; its logits there come with the pass's
     # forward, but for a path's own forwards
     own_forwards = work.path or int(work.noisy)
-    backward = body(shape, tokens) + attention(shape, tokens) + again + head(shape, work.answer)
+    backward = saliency_backward(shape, work) + again + head(shape, work.answer)
     signal = max(work.path, 1) * backward + own_forwards * body(shape, tokens) + work.path * head(shape, work.answer)
     return StepCost(
         log_probs=work.rows * forward,

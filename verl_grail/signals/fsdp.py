@@ -22,11 +22,12 @@ from verl_grail.core.head import HeadResult
 from verl_grail.core.oar_g import influence, noise
 from verl_grail.signals.batches import Collected, micro_batch, pass_inputs, positions_of
 from verl_grail.signals.headrun import HeadRun, OutputLayer
-from verl_grail.signals.hf import ModelParts, check_model
+from verl_grail.signals.hf import ModelParts, base_model, check_model
 from verl_grail.signals.hooks import Leaf, checkpointing_in_eval, replaced_head, settle_fsdp1
 from verl_grail.signals.measure import measure_of
 from verl_grail.signals.positions import Positions
 from verl_grail.signals.request import Column, PassRequest
+from verl_grail.signals.selective import Needed, can_select, needed_positions, selective_backward
 
 
 def check_engine(engine: Any, leaf: str) -> ModelParts:
@@ -114,6 +115,7 @@ class SignalPass:
         self.request = request
         self.parts = check_engine(engine, request.leaf)
         self._measure = measure_of(request)
+        self._config = base_model(engine.module).config
 
     def run(self, data: TensorDict) -> dict[str, torch.Tensor]:
         """Run the pass; the engine must be in its eval mode.
@@ -144,7 +146,7 @@ class SignalPass:
         if not backward:
             run = HeadRun(request, at)
             with torch.no_grad():
-                self._forward(micro, run)
+                self._forward(self._inputs(micro), run)
             return run.result, None
         if request.method == "grail":
             run, part, activation, gradient = (self._on_path if request.ig_steps else self._at_leaf)(micro, at)
@@ -152,7 +154,7 @@ class SignalPass:
             return run.result, part.pick(flat, at.predicting if request.alignment == "predictor" else at.token)
         clean = HeadRun(request, at, mean_logits=True)
         with torch.no_grad():
-            self._forward(micro, clean)
+            self._forward(self._inputs(micro), clean)
         leaf = Leaf(self.parts, "embeddings", move=lambda e: e + self._noise(micro, at, e))
         part, gradient = self._gradient(micro, HeadRun(request, at, clean=clean.mean), leaf)
         return clean.result, part.pick(influence(leaf.activation, gradient).flatten(), at.token)
@@ -170,7 +172,7 @@ class SignalPass:
         request = self.request
         run = HeadRun(request, at)
         with torch.no_grad():
-            self._forward(micro, run)
+            self._forward(self._inputs(micro), run)
         total: Any = 0.0
         for scale in path_scales(request.ig_steps):
             leaf = Leaf(self.parts, request.leaf, move=partial(torch.mul, other=scale))
@@ -179,11 +181,20 @@ class SignalPass:
         return run, part, leaf.activation, total / request.ig_steps
 
     def _gradient(self, micro: TensorDict, run: HeadRun, leaf: Leaf) -> tuple[Slice, torch.Tensor]:
-        with leaf():
-            head = self._forward(micro, run)
+        inputs = self._inputs(micro)
+        with leaf(), selective_backward(self.parts.layers, self._needed(run.at, inputs["input_ids"].numel())):
+            head = self._forward(inputs, run)
             (gradient,) = torch.autograd.grad(head.surrogate, [leaf.value])
         settle_fsdp1(self.engine.module)
         return head.part, gradient
+
+    def _needed(self, at: Positions, length: int) -> Needed | None:
+        """Positions of this rank's part that the backward goes through; None: all, also the prompt's."""
+        if self.request.measure is not None or not can_select(self._config):  # a user's function may look at the prompt
+            return None
+        part = Slice(self.engine, at, length)
+        through, reads = (index[part.holds(index)] - part.start for index in needed_positions(at))
+        return Needed(through, reads, length)
 
     def _noise(self, micro: TensorDict, at: Positions, embeddings: torch.Tensor) -> torch.Tensor:
         """Noise on the response embeddings of the whole micro-batch, cut to this rank's part."""
@@ -198,10 +209,13 @@ class SignalPass:
         flat[at.token[mine] - part.start] = torch.cat(rows).to(flat.device)[mine]
         return flat.view(embeddings.shape).to(embeddings.dtype)
 
-    def _forward(self, micro: TensorDict, run: HeadRun) -> _Head:
+    def _inputs(self, micro: TensorDict) -> dict[str, Any]:
+        """The model's arguments, as the engine prepares them."""
+        return self.engine.prepare_model_inputs(micro_batch=micro)[0]
+
+    def _forward(self, inputs: dict[str, Any], run: HeadRun) -> _Head:
         """One forward of the model whose output layer answers for ``run``."""
         head = _Head(self, run)
-        inputs, _ = self.engine.prepare_model_inputs(micro_batch=micro)
         with self._autocast(), replaced_head(self.parts.head, head):
             head.surrogate = self.engine.module(**inputs, use_cache=False).logits.sum()
         return head

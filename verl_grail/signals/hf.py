@@ -23,10 +23,10 @@ class ModelParts:
     head: torch.nn.Linear
 
 
-def _base_model(module: torch.nn.Module) -> torch.nn.Module:
+def base_model(module: torch.nn.Module) -> torch.nn.Module:
     """The transformers model inside FSDP1 and PEFT wrappers."""
     module = getattr(module, "_fsdp_wrapped_module", module)
-    return module.get_base_model() if hasattr(module, "get_base_model") else module
+    return module.getbase_model() if hasattr(module, "getbase_model") else module
 
 
 def check_config(config: Any, name: str) -> None:
@@ -51,7 +51,7 @@ def find_parts(module: torch.nn.Module) -> ModelParts:
     Raises:
         ConfigError: no plain linear output layer, scaled or soft-capped logits, a vision model, or no decoder blocks.
     """
-    model = _base_model(module)
+    model = base_model(module)
     name = type(model).__name__
     check_config(model.config, name)
     head = getattr(model.get_output_embeddings(), "_fsdp_wrapped_module", model.get_output_embeddings())
