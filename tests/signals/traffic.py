@@ -109,10 +109,16 @@ class _NoModules:
         return None
 
 
-def flops_of(call: Callable[[], Any]) -> int:
-    """Run ``call`` and count its FLOPs."""
+def counting() -> FlopCounterMode:
+    """PyTorch's counter, for calls that take gradients of a leaf too."""
     counter = FlopCounterMode(display=False)
     counter.mod_tracker = _NoModules()
+    return counter
+
+
+def flops_of(call: Callable[[], Any]) -> int:
+    """Run ``call`` and count its FLOPs."""
+    counter = counting()
     with counter:
         call()
     return counter.get_total_flops()

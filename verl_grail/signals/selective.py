@@ -50,13 +50,14 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows: torch.Tensor):
-        ctx.save_for_backward(weight, rows)
-        ctx.dtype = x.dtype
+        # not among the saved tensors, which a checkpoint would compute this product again for; FSDP fills the same
+        # storage again before the block's backward
+        ctx.weight, ctx.rows, ctx.dtype = weight, rows, x.dtype
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor):
-        (grad,), (weight, rows) = grads, ctx.saved_tensors
+        (grad,), weight, rows = grads, ctx.weight, ctx.rows
         flat = grad.flatten(0, -2)
         part = flat.index_select(0, rows) @ weight.to(grad.dtype)
         out = part.new_zeros(flat.shape[0], weight.shape[1]).index_copy_(0, rows, part)
