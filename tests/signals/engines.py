@@ -80,6 +80,8 @@ def build_engine(path: str, strategy: str = "fsdp2", **options: Any):
         use_remove_padding=options.pop("packed", False),
         enable_gradient_checkpointing=options.pop("checkpointing", False),
         lora_rank=options.pop("lora_rank", 0),
+        use_fused_kernels=options.pop("fused", False),
+        fused_kernel_options={"impl_backend": "torch"},
         override_config={"attn_implementation": options.pop("attention", "sdpa")},
     )
     config = FSDPEngineConfig(

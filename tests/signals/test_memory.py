@@ -12,7 +12,7 @@ from verl_grail.signals.schedule import Limits
 pytestmark = pytest.mark.layout
 
 
-def _peak(fn) -> int:
+def peak_bytes(fn) -> int:
     """Peak of live bytes allocated while ``fn`` runs, by the profiler's memory events."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -37,8 +37,8 @@ def _memory_job(rank, path, rows, order, plans, requests):
     )  # fmt: skip
     with engine.eval_mode():
         engine.infer_batch(data)  # first-use allocations stay out of the comparison
-        theirs = _peak(lambda: engine.infer_batch(data))
-    return theirs, [_peak(lambda r=r: run_pass(engine, rows, order[0], plans, r)) for r in requests]
+        theirs = peak_bytes(lambda: engine.infer_batch(data))
+    return theirs, [peak_bytes(lambda r=r: run_pass(engine, rows, order[0], plans, r)) for r in requests]
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ class Parts:
         train: forward and backward of one epoch.
         forward: the signal pass without a backward.
         saliency: what a backward adds to it: the body's, and the cotangents.
+        saliency_attention: of that, the products of attention.
         anywhere: the same without skipping the prompt.
         vector: what a gradient-activation vector of the whole response adds.
         anchor: the signal pass over an expert solution as long as the response.
@@ -44,6 +45,7 @@ class Parts:
     train: int
     forward: int
     saliency: int
+    saliency_attention: int
     anywhere: int
     vector: int
     anchor: int
@@ -61,17 +63,27 @@ def qwen3_config(shape: ModelShape) -> Qwen3Config:
     )  # fmt: skip
 
 
-def causal_flops(call: Callable[[], Any], tokens: int) -> int:
+@dataclass(frozen=True)
+class Flops:
+    """``attention``: products of attention, causal; ``linear``: all others."""
+
+    linear: int
+    attention: int
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.linear + self.attention
+
+
+def causal_flops(call: Callable[[], Any], tokens: int) -> Flops:
     """FLOPs of ``call``, whose batched products are those of attention, over ``tokens`` positions."""
     counter: FlopCounterMode = counting()
     with counter:
         call()
-    total, attention = 0, 0
-    for op, flops in counter.get_flop_counts()["Global"].items():
-        total += flops
-        attention += flops if "bmm" in str(op) else 0
-    # integers stay exact: (tokens + 1) / (2 tokens) of the square
-    return total - attention + attention * (tokens + 1) // (2 * tokens)
+    by_op = counter.get_flop_counts()["Global"]
+    square = sum(flops for op, flops in by_op.items() if "bmm" in str(op))
+    return Flops(sum(by_op.values()) - square, square * (tokens + 1) // (2 * tokens))
 
 
 class MetaModel:
@@ -93,13 +105,11 @@ class MetaModel:
 
     def count(self, call: Callable[[], Any]) -> int:
         """FLOPs of a call."""
-        return causal_flops(call, self.tokens)
+        return causal_flops(call, self.tokens).total
 
     def logits(self, keep: int = 0) -> torch.Tensor:
         """A forward with the output layer at the last ``keep`` positions (0: at all)."""
-        return self.model(
-            input_ids=self.ids, attention_mask=self.mask, use_cache=False, logits_to_keep=keep
-        ).logits
+        return self.model(input_ids=self.ids, attention_mask=self.mask, use_cache=False, logits_to_keep=keep).logits
 
     @torch.no_grad()
     def log_prob(self) -> None:
@@ -137,10 +147,10 @@ class MetaModel:
                 torch.autograd.grad(self.logits().sum(), [leaf.value])
 
     def authors_saliency(self) -> None:
-        """All logits of the response, and a backward to the embeddings."""
+        """All logits of the response (and, as TRL has it, of one position more), and a backward to the embeddings."""
         leaf = Leaf(self.parts, "embeddings")
         with checkpointing_in_eval(self.parts.layers, "embeddings"), leaf():
-            torch.autograd.grad(self.logits(self.response).sum(), [leaf.value])
+            torch.autograd.grad(self.logits(self.response + 1).sum(), [leaf.value])
 
     @torch.no_grad()
     def body(self) -> torch.Tensor:
@@ -149,22 +159,26 @@ class MetaModel:
 
     @torch.no_grad()
     def authors_vector(self) -> None:
-        """A forward, and autograd through the output layer at the response."""
-        hidden = self.body()[:, -self.response :]
+        """A forward, and autograd through the output layer at the same positions."""
+        hidden = self.body()[:, -self.response - 1 :]
         with torch.enable_grad():
             torch.autograd.grad(self.parts.head(hidden.requires_grad_()).sum(), [hidden])
 
 
-def count_parts(config: PretrainedConfig, prompt: int, response: int, answer: int, checkpointing: bool = False) -> Parts:
+def count_parts(
+    config: PretrainedConfig, prompt: int, response: int, answer: int, checkpointing: bool = False
+) -> Parts:
     """All parts of one sequence's cost."""
     meta = MetaModel(config, prompt, response, answer, checkpointing)
     forward = meta.count(lambda: meta.signal(backward=False))
     with_vector = meta.count(lambda: meta.signal(backward=False, vector=True))
+    backward, without = (causal_flops(lambda b=b: meta.signal(backward=b), meta.tokens) for b in (True, False))
     return Parts(
         log_prob=meta.count(meta.log_prob),
         train=meta.count(meta.train),
         forward=forward,
-        saliency=meta.count(lambda: meta.signal(backward=True)) - forward,
+        saliency=backward.total - forward,
+        saliency_attention=backward.attention - without.attention,
         anywhere=meta.count(lambda: meta.signal(backward=True, selective=False)) - forward,
         vector=with_vector - forward,
         anchor=with_vector,

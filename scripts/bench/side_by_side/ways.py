@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from setup import Rollouts, Setting
+from setting import Rollouts, Setting
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig
@@ -26,7 +26,7 @@ from verl.workers.utils.losses import ppo_loss
 from tests.signals.engines import batch_of, run_pass, schedule_rows
 from tests.signals.tiny import Row
 from verl_grail.signals.hf import find_parts
-from verl_grail.signals.hooks import Leaf
+from verl_grail.signals.hooks import Leaf, checkpointing_in_eval
 from verl_grail.signals.request import EMPTY_PLAN
 from verl_grail.signals.schedule import Limits
 
@@ -102,26 +102,38 @@ class Ways:
     # ------------------------------ the authors' ------------------------------
 
     def _logits(self, rows: list[Row]) -> torch.Tensor:
-        ids = torch.stack([r.ids for r in rows])
-        return self._engine.module(input_ids=ids, use_cache=False).logits
+        """Of the responses and of one position more, whose logits predict nothing (as TRL takes them)."""
+        ids, keep = torch.stack([r.ids for r in rows]), self._setting.response + 1
+        return self._engine.module(input_ids=ids, use_cache=False, logits_to_keep=keep).logits
 
-    def authors_saliency(self) -> None:
-        """GRAIL's: a forward with all logits and a backward to the embeddings, over all rollouts."""
+    def authors_saliency(self) -> list[torch.Tensor]:
+        """GRAIL's: a forward with all logits and a backward to the embeddings, over all rollouts.
+
+        Returns:
+            Saliency (prompt + response,) of each.
+        """
+        found: list[torch.Tensor] = []
         size, rows = self._setting.micro_batch, self._rollouts.rows
         for start in range(0, len(rows), size):
             part, leaf = rows[start : start + size], Leaf(self._parts, "embeddings")
-            with leaf():
-                logits = self._logits(part)[:, self._setting.prompt - 1 : -1]
+            with checkpointing_in_eval(self._parts.layers, "embeddings"), leaf():
+                logits = self._logits(part)[:, :-1]
                 labels = torch.tensor([r.response for r in part])
                 log_p = torch.log_softmax(logits.float(), -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
                 mask = torch.zeros_like(log_p)
                 for i, row in enumerate(part):
                     mask[i, slice(*row.answer)] = 1
                 (gradient,) = torch.autograd.grad(-(log_p * mask).sum(), [leaf.value])
-            (leaf.activation.float() * gradient.float()).norm(dim=-1)
+            found += (leaf.activation.float() * gradient.float()).norm(dim=-1)
+        return found
 
-    def authors_vectors(self) -> None:
-        """GAR's: a forward for each passing rollout and each expert solution, autograd through the output layer."""
+    def authors_vectors(self) -> list[torch.Tensor]:
+        """GAR's: a forward for each passing rollout and each expert solution, autograd through the output layer.
+
+        Returns:
+            Vectors (d,), before they are normalised.
+        """
+        found = []
         kept: dict[str, torch.Tensor] = {}
 
         def from_here(_module: Any, args: tuple) -> tuple:
@@ -133,11 +145,12 @@ class Ways:
         for row in [*passing, *self._rollouts.anchors]:
             handle = self._parts.head.register_forward_pre_hook(from_here)
             with torch.no_grad():
-                logits = self._logits([row])[0, self._setting.prompt - 1 : -1]
+                logits = self._logits([row])[0, :-1]
                 loss = torch.nn.functional.cross_entropy(logits.float(), torch.tensor(row.response), reduction="sum")
                 (g,) = torch.autograd.grad(loss, [kept["h"]])
             handle.remove()
-            (g * kept["h"].detach())[0, self._setting.prompt - 1 : -1].mean(0)
+            found.append((g * kept["h"].detach())[0, :-1].mean(0))
+        return found
 
     # ------------------------------ steps ------------------------------
 

@@ -26,6 +26,7 @@ class Setting:
         epochs: passes of training over the step's rollouts.
         micro_batch: rollouts in a micro-batch, in every pass.
         checkpointing: whether blocks are recomputed in a backward.
+        tied: whether the output layer is the embeddings.
     """
 
     layers: int
@@ -41,6 +42,7 @@ class Setting:
     epochs: int = 1
     micro_batch: int = 4
     checkpointing: bool = False
+    tied: bool = False
 
     @property
     def rows(self) -> int:
@@ -50,7 +52,7 @@ class Setting:
     def model_size(self) -> dict[str, Any]:
         """For `tests.signals.tiny.build_model`."""
         return dict(
-            layers=self.layers, hidden_size=self.width, intermediate_size=3 * self.width, vocab_size=self.vocab,
+            tied=self.tied, layers=self.layers, hidden_size=self.width, intermediate_size=3 * self.width, vocab_size=self.vocab,
             num_attention_heads=4, head_dim=self.width // 4, initializer_range=0.05,
             max_position_embeddings=4 * (self.prompt + self.response),
         )  # fmt: skip
@@ -62,7 +64,14 @@ class Setting:
 
 TINY = Setting(layers=4, width=64, vocab=512)
 SMALL = Setting(layers=8, width=256, vocab=3072)
-"""V / (L d) = 1.5, between Qwen3-8B's 1.0 and Qwen3-4B's 1.6."""
+"""V / (L d) = 1.5, between Qwen3-8B's 1.03 and Qwen3-4B's 1.65."""
+DEEP = {
+    "as Qwen3-8B": Setting(layers=36, width=64, vocab=2373, checkpointing=True, tied=True),
+    "as Qwen3-4B": Setting(layers=36, width=64, vocab=3802, checkpointing=True, tied=True),
+    "few layers": SMALL.changed(checkpointing=True, tied=True),
+}
+"""For memory: depth and V / (L d) of the papers' models, and a shallow model, in which one recomputed block weighs more.
+Tied, because verl's fused head takes only that from FSDP2."""
 
 
 @dataclass(frozen=True)
