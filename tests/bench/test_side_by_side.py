@@ -1,4 +1,4 @@
-"""The bench's counted parts against the real passes, its baseline against plain autograd, its arithmetic, its results."""
+"""The bench's counted parts against the real passes, its baseline against autograd, its arithmetic, its results."""
 
 from __future__ import annotations
 

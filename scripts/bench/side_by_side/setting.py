@@ -52,7 +52,8 @@ class Setting:
     def model_size(self) -> dict[str, Any]:
         """For `tests.signals.tiny.build_model`."""
         return dict(
-            tied=self.tied, layers=self.layers, hidden_size=self.width, intermediate_size=3 * self.width, vocab_size=self.vocab,
+            tied=self.tied, layers=self.layers, hidden_size=self.width, intermediate_size=3 * self.width,
+            vocab_size=self.vocab,
             num_attention_heads=4, head_dim=self.width // 4, initializer_range=0.05,
             max_position_embeddings=4 * (self.prompt + self.response),
         )  # fmt: skip
@@ -70,13 +71,13 @@ DEEP = {
     "as Qwen3-4B": Setting(layers=36, width=64, vocab=3802, checkpointing=True, tied=True),
     "few layers": SMALL.changed(checkpointing=True, tied=True),
 }
-"""For memory: depth and V / (L d) of the papers' models, and a shallow model, in which one recomputed block weighs more.
-Tied, because verl's fused head takes only that from FSDP2."""
+"""For memory: depth and V / (L d) of the papers' models, and a shallow model, in which one recomputed block weighs
+more. Tied, because verl's fused head takes only that from FSDP2."""
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """``rows``: the step's rollouts with the ranges of their signals; ``anchors``: one expert solution for each prompt."""
+    """``rows``: the step's rollouts with the ranges of their signals; ``anchors``: an expert solution for each prompt."""
 
     rows: list[Row]
     anchors: list[Row]
