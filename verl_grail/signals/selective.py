@@ -2,7 +2,7 @@
 
 By causality the gradient at a token depends on gradients at later tokens only. Saliency is asked for response tokens
 and the loss is read at the answer, so prompts and what follows an answer can be left out of every ``grad @ W``: the
-gradients of the response's tokens are the same, those of the prompt's are not formed (zero). Attention is left as it is.
+gradients of the response's tokens are the same, those of the prompt's are not formed (zero). Attention stays as it is.
 No product for a weight's gradient is prepared either, so a layer's input need not be kept.
 """
 

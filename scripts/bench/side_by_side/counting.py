@@ -1,8 +1,8 @@
 """FLOPs of a step's parts for one sequence, counted on the meta device, so at the papers' sizes too.
 
 Each part runs the modules and the hooks of the real pass with tensors that have a shape and no content; PyTorch's
-counter sums the products. Eager attention is counted as it would run with a causal kernel: half of the square. A step's cost is
-a sum over its sequences, so it follows from its parts; `tests/bench` holds the parts against the real passes.
+counter sums the products. Eager attention is counted as it would run with a causal kernel: half of the square. A step's
+cost is a sum over its sequences, so it follows from its parts; `tests/bench` holds the parts against the real passes.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ more. Tied, because verl's fused head takes only that from FSDP2."""
 
 @dataclass(frozen=True)
 class Rollouts:
-    """``rows``: the step's rollouts with the ranges of their signals; ``anchors``: an expert solution for each prompt."""
+    """``rows``: rollouts with the ranges of their signals; ``anchors``: an expert solution of each prompt."""
 
     rows: list[Row]
     anchors: list[Row]

@@ -1,0 +1,74 @@
+"""Blocks of docs/results.md from ``scripts/bench/results/side_by_side.json``; `docs_claims.py` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def percent(share: float) -> str:
+    """Added to a step."""
+    return f"{100 * share:+.1f} %"
+
+
+def papers(content: dict[str, Any]) -> str:
+    """Targets, every case by epochs, and what a backward is made of."""
+    found = content["papers"]
+    rows = [
+        [t["model"].split("/")[1], t["case"], str(t["epochs"]), f"at most {percent(t['limit'])}", percent(t["found"]),
+         "met" if t["met"] else "**missed**"]
+        for t in found["targets"]
+    ]  # fmt: skip
+    parts = [table(["model", "case", "epochs", "target", "found", ""], rows)]
+    rows = []
+    for model, result in found["models"].items():
+        for case, by_epochs in result["added"].items():
+            cells = [f"{percent(by_epochs[n]['plugin'])}, {percent(by_epochs[n]['authors'])}" for n in ("1", "2", "4")]
+            if case.startswith("oar_g"):
+                cells = [percent(by_epochs[n]["plugin"]) for n in ("1", "2", "4")]
+            limit, recomputed = by_epochs["1"]["limit"], result["added_with_checkpointing"][case]["1"]["plugin"]
+            rows.append([model.split("/")[1], case, *cells, percent(limit), percent(recomputed)])
+    header = ["model", "case", "1 epoch: plugin, authors' way", "2 epochs", "4 epochs"]
+    header += ["1 epoch: limit", "1 epoch: plugin, with checkpointing"]
+    parts.append(table(header, rows))
+    made = "; ".join(
+        f"{model.split('/')[1]}: " + ", ".join(f"{name} {percent(share)}" for name, share in result["where"].items())
+        for model, result in found["models"].items()
+    )
+    parts.append(f"Of a step with 1 epoch, every rollout selected: {made}.")
+    return "\n\n".join(parts)
+
+
+def live(content: dict[str, Any]) -> str:
+    """Time, FLOPs and memory of the live steps."""
+    runs = content["live"]
+    rows = []
+    for step in next(iter(runs.values())):
+        cells = []
+        for run in runs.values():
+            t = run[step]["time"]
+            cells.append(
+                f"{t['median']:.2f} ({t['low']:.2f} to {t['high']:.2f}), {run[step]['flops']:.2f}, "
+                f"{run[step]['peak_memory']:.2f}"
+            )
+        rows.append([step, *cells])
+    return table(["step", *runs], rows)
+
+
+def memory(content: dict[str, Any]) -> str:
+    """Peaks of single passes."""
+    shapes = content["memory"]
+    rows = [
+        [name, *(f"{shape[name]['to_log_probs']:.2f}" for shape in shapes.values())]
+        for name in next(iter(shapes.values()))
+    ]
+    return table(["pass", *shapes], rows)
+
+
+BLOCKS = {"cost_papers": papers, "cost_live": live, "cost_memory": memory}
