@@ -6,7 +6,7 @@
 //   read   (index) => text                          said below the chart for the point or bar under the cursor
 // kind, 0 to 3, chooses colour and dash or hatching, so that no two kinds differ by colour alone.
 
-const MARGIN = { left: 52, right: 12, top: 10, bottom: 38 }, HEIGHT = 210;
+const MARGIN = { left: 66, right: 12, top: 10, bottom: 38 }, HEIGHT = 210;
 
 /** About `count` round numbers from low to high. */
 function ticks(low, high, count) {
