@@ -47,7 +47,7 @@ def papers(content: dict[str, Any]) -> str:
 
 def live(content: dict[str, Any]) -> str:
     """Time, FLOPs and memory of the live steps."""
-    runs = content["live"]
+    runs = content["live"]["runs"]
     rows = []
     for step in next(iter(runs.values())):
         cells = []
@@ -63,7 +63,7 @@ def live(content: dict[str, Any]) -> str:
 
 def memory(content: dict[str, Any]) -> str:
     """Peaks of single passes."""
-    shapes = content["memory"]
+    shapes = content["memory"]["shapes"]
     rows = [
         [name, *(f"{shape[name]['to_log_probs']:.2f}" for shape in shapes.values())]
         for name in next(iter(shapes.values()))

@@ -69,6 +69,19 @@ def test_a_local_model_is_read(capsys, tmp_path):
     assert code == 0 and "no estimate of cost" in said
 
 
+def test_what_saliency_adds_depends_on_how_its_backward_runs(capsys):
+    """Skipping prompts (FSDP, no function of the user's) and not recomputing each take something off."""
+
+    def added(*overrides: str) -> float:
+        code, said = check(capsys, "+method=grail", *FSDP, *overrides)
+        assert code == 0
+        return float(re.search(r"saliency \+([0-9.]+) %", said.replace("\n", " ")).group(1))
+
+    usual = added()
+    assert added("algorithm.grail.measure=tests.signals.tiny:attribution") > usual
+    assert added("algorithm.signals.recompute=False") < 0.7 * usual
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

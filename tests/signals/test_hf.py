@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from tests.signals.tiny import build_model
 from verl_grail.config import ConfigError
 from verl_grail.signals.fsdp import check_engine
-from verl_grail.signals.hf import check_model, find_parts, leaf_layer
+from verl_grail.signals.hf import base_model, check_model, find_parts, leaf_layer
 from verl_grail.signals.hooks import Leaf, checkpointing_in_eval, replaced_head
 
 
@@ -43,7 +43,9 @@ def test_lora_on_the_output_layer():
     with pytest.raises(ConfigError, match=r"lm_head out of actor_rollout_ref\.model\.target_modules"):
         find_parts(get_peft_model(build_model(), config))
     inner = LoraConfig(task_type="CAUSAL_LM", r=2, target_modules="all-linear")
-    find_parts(get_peft_model(build_model(), inner))
+    adapted = get_peft_model(build_model(), inner)
+    find_parts(adapted)
+    assert base_model(adapted) is adapted.get_base_model()
 
 
 def test_reentrant_checkpointing():

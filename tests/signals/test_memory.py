@@ -7,23 +7,10 @@ import torch
 
 from tests.signals.engines import batch_of, build_engine, run_pass, run_ranks, schedule_rows
 from tests.signals.tiny import Row, save_model
+from tests.signals.traffic import peak_bytes
 from verl_grail.signals.schedule import Limits
 
 pytestmark = pytest.mark.layout
-
-
-def peak_bytes(fn) -> int:
-    """Peak of live bytes allocated while ``fn`` runs, by the profiler's memory events."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
-        fn()
-    live = peak = 0
-    events = [e for e in prof.profiler.kineto_results.events() if e.name() == "[memory]"]
-    for e in sorted(events, key=lambda e: e.start_ns()):
-        live += e.nbytes()
-        peak = max(peak, live)
-    return peak
 
 
 def _memory_job(rank, path, rows, order, plans, requests):

@@ -1,4 +1,4 @@
-"""Counts what a rank computes and sends: FLOPs by PyTorch's counter, bytes of every collective and send."""
+"""Counts what a rank computes, sends and holds: FLOPs by PyTorch's counter, bytes of every collective and send, peaks."""
 
 from __future__ import annotations
 
@@ -122,6 +122,20 @@ def flops_of(call: Callable[[], Any]) -> int:
     with counter:
         call()
     return counter.get_total_flops()
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """Peak of live bytes allocated while ``call`` runs, by the profiler's memory events."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        call()
+    live = peak = 0
+    events = [e for e in prof.profiler.kineto_results.events() if e.name() == "[memory]"]
+    for e in sorted(events, key=lambda e: e.start_ns()):
+        live += e.nbytes()
+        peak = max(peak, live)
+    return peak
 
 
 @dataclass

@@ -182,6 +182,7 @@ def workload_of(config: Any) -> Workload:
         response=data.max_response_length,
         updates=actor.ppo_epochs,
         recompute=_recomputes(config),
+        recompute_signals=settings.signals.recompute,
         saliency=share[section.rollouts] if section else 0.0,
         answer=_ANSWER_TOKENS,
         selective=actor.strategy != "megatron" and getattr(section, "measure", None) is None,
@@ -217,7 +218,7 @@ def estimate(config: Any) -> list[str]:
     parallel = parallel_of(config)
     if actor.use_dynamic_bsz:
         tokens *= parallel.context
-    used = memory(shape, parallel, tokens, settings.signals.head_chunk_tokens)
+    used = memory(shape, parallel, tokens, settings.signals.head_chunk_tokens, settings.signals.recompute)
     lines = [
         f"memory of a GPU ({shape.parameters / 1e9:.1f}e9 parameters over {parallel.gpus}): "
         f"{used.state / _GIB:.1f} GiB of state; training {used.training / _GIB:.1f}, of which logits "

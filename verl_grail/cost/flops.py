@@ -15,7 +15,8 @@ class Workload:
         rows: rollouts.
         prompt, response: tokens of each, at most.
         updates: passes over the batch with a forward and a backward (epochs).
-        recompute: whether activations are recomputed in a backward.
+        recompute: whether activations are recomputed in training's backward.
+        recompute_signals: whether they are in the signal pass's too.
         saliency: share of the rows that get a backward in the signal pass.
         answer: tokens of an answer's span, which ends the response.
         selective: whether linear layers skip the prompt in that backward (`signals.selective`: FSDP).
@@ -31,6 +32,7 @@ class Workload:
     response: int
     updates: int = 1
     recompute: bool = True
+    recompute_signals: bool = True
     saliency: float = 0.0
     answer: int = 16
     selective: bool = True
@@ -59,13 +61,11 @@ def saliency_backward(shape: ModelShape, work: Workload) -> int:
     """Backward of all layers to activations alone, over one sequence, without recomputation.
 
     A product with a weight costs what it does in a forward, those of attention twice as much, since both factors have a
-    gradient. ``work.selective``: products with weights at the response alone, and in the last MLP at the answer.
+    gradient. ``work.selective``: products with weights at the response alone.
     """
     tokens = work.prompt + work.response
-    linear = shape.layers * shape.block * tokens
-    if work.selective:
-        linear = shape.layers * shape.block * work.response - shape.mlp * (work.response - work.answer)
-    return 2 * linear + 2 * attention(shape, tokens)
+    through = work.response if work.selective else tokens
+    return shape.layers * 2 * shape.block * through + 2 * attention(shape, tokens)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def step_cost(shape: ModelShape, work: Workload) -> StepCost:
     # the output layer's part has a closed form, at the answer's tokens only; its logits there come with the pass's
     # forward, but for a path's own forwards
     own_forwards = work.path or int(work.noisy)
-    backward = saliency_backward(shape, work) + again + head(shape, work.answer)
+    backward = saliency_backward(shape, work) + again * work.recompute_signals + head(shape, work.answer)
     signal = max(work.path, 1) * backward + own_forwards * body(shape, tokens) + work.path * head(shape, work.answer)
     return StepCost(
         log_probs=work.rows * forward,

@@ -31,12 +31,14 @@ class Memory:
     Attributes:
         state: weights, gradients and the optimizer's moments of the actor.
         activations: saved per layer with recomputation, for the token budget of a training micro-batch.
+        signal_activations: in the signal pass's backward, for the same tokens.
         logits: of such a micro-batch in verl's training pass, 16-bit and float32.
         signal: what the signal pass holds at once on top of activations: chunks of logits, cotangents and vectors.
     """
 
     state: int
     activations: int
+    signal_activations: int
     logits: int
     signal: int
 
@@ -48,15 +50,16 @@ class Memory:
     @property
     def signal_pass(self) -> int:
         """The signal pass's peak."""
-        return self.state + self.activations + self.signal
+        return self.state + self.signal_activations + self.signal
 
 
-def memory(shape: ModelShape, parallel: Parallel, tokens: int, chunk: int) -> Memory:
+def memory(shape: ModelShape, parallel: Parallel, tokens: int, chunk: int, recompute_signals: bool = True) -> Memory:
     """Estimate for one GPU.
 
     Args:
         tokens: of a micro-batch, over all ranks that share its sequences.
         chunk: positions that go through the output layer at a time (algorithm.signals.head_chunk_tokens).
+        recompute_signals: whether the signal pass recomputes layers too (algorithm.signals.recompute).
     """
     part = shape.parameters / (parallel.tensor * parallel.pipeline)
     if parallel.fsdp:
@@ -69,9 +72,10 @@ def memory(shape: ModelShape, parallel: Parallel, tokens: int, chunk: int) -> Me
     layers = shape.layers / parallel.pipeline
     one_layer = 34 * shape.width + 6 * shape.ffn  # bytes a token, inside the layer that is being recomputed
     activations = local * (2 * shape.width * layers + one_layer)
+    kept = activations if recompute_signals else local * one_layer * layers
     vocab = shape.vocab / parallel.tensor
     here = tokens / parallel.context
     # logits in 16 bit, their float32 copy, and the gradient
     logits = here * vocab * (2 + 4 + 4)
     signal = chunk * vocab * (2 + 3 * 4) + here * 2 * shape.width
-    return Memory(*map(int, (state, activations, logits, signal)))
+    return Memory(*map(int, (state, activations, kept, logits, signal)))

@@ -53,12 +53,7 @@ class ModelShape:
     def block(self) -> int:
         """Weights of one layer's matrices."""
         attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return attention + self.mlp
-
-    @property
-    def mlp(self) -> int:
-        """Those of its feed-forward part."""
-        return 3 * self.width * self.ffn
+        return attention + 3 * self.width * self.ffn
 
     @property
     def head(self) -> int:

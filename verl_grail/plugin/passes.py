@@ -142,6 +142,7 @@ class SignalRunner:
             raw_gradient=gar is not None and gar.signal == "raw_gradient",
             temperature=self._temperature,
             chunk=self._settings.signals.head_chunk_tokens,
+            recompute=self._settings.signals.recompute,
             **extra,
         )
 

@@ -27,7 +27,7 @@ from verl_grail.signals.hooks import Leaf, checkpointing_in_eval, replaced_head,
 from verl_grail.signals.measure import measure_of
 from verl_grail.signals.positions import Positions
 from verl_grail.signals.request import Column, PassRequest
-from verl_grail.signals.selective import Needed, can_select, needed_positions, selective_backward
+from verl_grail.signals.selective import Needed, can_select, needed_rows, selective_backward
 
 
 def check_engine(engine: Any, leaf: str) -> ModelParts:
@@ -131,7 +131,7 @@ class SignalPass:
         request = self.request
         data = pass_inputs(data, self.engine.use_remove_padding, request.temperature)
         collected = Collected(data, self.parts.head.in_features)
-        with checkpointing_in_eval(self.parts.layers, request.leaf):
+        with checkpointing_in_eval(self.parts.layers, request.leaf) if request.recompute else nullcontext():
             for index in range(request.n_forward + request.n_backward):
                 rows, micro = micro_batch(data, index)
                 micro = micro.to(get_device_id())
@@ -193,8 +193,8 @@ class SignalPass:
         if self.request.measure is not None or not can_select(self._config):  # a user's function may look at the prompt
             return None
         part = Slice(self.engine, at, length)
-        through, reads = (index[part.holds(index)] - part.start for index in needed_positions(at))
-        return Needed(through, reads, length)
+        rows = needed_rows(at)
+        return Needed(rows[part.holds(rows)] - part.start, length)
 
     def _noise(self, micro: TensorDict, at: Positions, embeddings: torch.Tensor) -> torch.Tensor:
         """Noise on the response embeddings of the whole micro-batch, cut to this rank's part."""

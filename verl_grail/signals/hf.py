@@ -26,7 +26,7 @@ class ModelParts:
 def base_model(module: torch.nn.Module) -> torch.nn.Module:
     """The transformers model inside FSDP1 and PEFT wrappers."""
     module = getattr(module, "_fsdp_wrapped_module", module)
-    return module.getbase_model() if hasattr(module, "getbase_model") else module
+    return module.get_base_model() if hasattr(module, "get_base_model") else module
 
 
 def check_config(config: Any, name: str) -> None:

@@ -11,7 +11,7 @@ State of one micro-batch hangs on a `_Micro`: with pipelining several are under 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -103,7 +103,8 @@ class MegatronPass:
             for micro in forward:
                 micro.run = HeadRun(request, micro.at)
             self._schedule(forward, backward=False)
-            with recompute_in_eval(self.engine.module, self._leaf_decoder()):
+            recompute = recompute_in_eval(self.engine.module, self._leaf_decoder())
+            with recompute if request.recompute else nullcontext():
                 runs = [m.run for m in forward] + self._run_backward(backward)
         collected = Collected(data, self.config.hidden_size)
         if mpu.is_pipeline_last_stage(ignore_virtual=True):

@@ -48,6 +48,7 @@ class PassRequest:
             Gradients), each a forward and a backward of every backward micro-batch; 0: at the leaf alone.
         temperature: of log-probs and answer loss.
         chunk: positions per output-layer chunk.
+        recompute: recompute blocks in a backward where the model's training does.
         noise_std, seed, step: OAR-G's noise.
     """
 
@@ -63,6 +64,7 @@ class PassRequest:
     ig_steps: int = 0
     temperature: float = 1.0
     chunk: int = 512
+    recompute: bool = True
     noise_std: float = 0.0
     seed: int = 0
     step: int = 0

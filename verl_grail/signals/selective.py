@@ -18,31 +18,27 @@ import torch
 
 from verl_grail.signals.positions import Positions
 
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-
 
 @dataclass(frozen=True)
 class Needed:
     """Flat positions of a rank's part of a micro-batch.
 
     Attributes:
-        through: (n,) int64, where gradients are needed: from the state that predicts the first response token to the
-            one that predicts the answer's last.
-        reads: (m,) int64, states that the loss reads: in the last block, nothing else has a gradient behind attention.
+        rows: (n,) int64, see `needed_rows`.
         total: positions of the part.
     """
 
-    through: torch.Tensor
-    reads: torch.Tensor
+    rows: torch.Tensor
     total: int
 
 
-def needed_positions(at: Positions) -> tuple[torch.Tensor, torch.Tensor]:
-    """``through`` and ``reads`` of `Needed`, as flat positions of the whole micro-batch."""
+def needed_rows(at: Positions) -> torch.Tensor:
+    """(n,) flat positions of a micro-batch where gradients are needed: in each sequence, from the state that predicts
+    the first response token to the one that predicts the answer's last."""
     index = torch.arange(at.rows.shape[0], device=at.rows.device)
     last = torch.full(at.prompt_lengths.shape, -1, device=at.rows.device)
     last = last.scatter_reduce(0, at.rows[at.answer], index[at.answer], "amax")
-    return at.predicting[index <= last[at.rows]], at.predicting[at.answer]
+    return at.predicting[index <= last[at.rows]]
 
 
 class _Linear(torch.autograd.Function):
@@ -64,16 +60,16 @@ class _Linear(torch.autograd.Function):
         return out.view(*grad.shape[:-1], -1).to(ctx.dtype), None, None, None
 
 
-def _forward(module: torch.nn.Linear, rows: torch.Tensor, total: int, x: torch.Tensor) -> torch.Tensor:
+def _forward(module: torch.nn.Linear, needed: Needed, x: torch.Tensor) -> torch.Tensor:
     # the weight is read here: FSDP shows the whole of it inside the block's forward only
-    if not torch.is_grad_enabled() or x.shape[:-1].numel() != total:
+    if not torch.is_grad_enabled() or x.shape[:-1].numel() != needed.total:
         return torch.nn.functional.linear(x, module.weight, module.bias)
-    return _Linear.apply(x, module.weight, module.bias, rows)
+    return _Linear.apply(x, module.weight, module.bias, needed.rows)
 
 
 def can_select(config: Any) -> bool:
     """Whether rows of a block's linear layers are positions: not where experts get tokens of their own."""
-    return not any(getattr(config, name, None) for name in _EXPERTS)
+    return not any("expert" in name and value for name, value in config.to_dict().items())
 
 
 @contextmanager
@@ -88,13 +84,10 @@ def selective_backward(layers: Sequence[torch.nn.Module], needed: Needed | None)
         return
     replaced: list[torch.nn.Linear] = []
     try:
-        for number, layer in enumerate(layers):
-            # of the last block, what comes after attention and its projections
-            tail = set(layer.mlp.modules()) if number == len(layers) - 1 and hasattr(layer, "mlp") else set()
+        for layer in layers:
             for module in layer.modules():
                 if type(module) is torch.nn.Linear and "forward" not in vars(module):
-                    rows = needed.reads if module in tail else needed.through
-                    module.forward = partial(_forward, module, rows, needed.total)  # type: ignore[method-assign]
+                    module.forward = partial(_forward, module, needed)  # type: ignore[method-assign]
                     replaced.append(module)
         yield
     finally:

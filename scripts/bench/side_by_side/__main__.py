@@ -44,17 +44,17 @@ def live(folder: Path, pairs: int) -> dict[str, Any]:
         for epochs in (1, 4):
             console.print(f"steps of the {name} model, {epochs} epochs")
             found[f"{name}, {epochs} epochs"] = side_by_side(setting.changed(epochs=epochs), folder, pairs)
-    return found
+    return {"runs": found}
 
 
 def growths(folder: Path, pairs: int) -> dict[str, Any]:
     """One field at a time, counted."""
-    return growth()
+    return {"fields": growth()}
 
 
 def memory(folder: Path, pairs: int) -> dict[str, Any]:
     """Every shape of `setting.DEEP`."""
-    return {name: pass_memory(setting, folder) for name, setting in DEEP.items()}
+    return {"shapes": {name: pass_memory(setting, folder) for name, setting in DEEP.items()}}
 
 
 def at_papers_sizes(folder: Path, pairs: int) -> dict[str, Any]:
@@ -79,14 +79,14 @@ def rounded(value: Any) -> Any:
 
 def show(results: dict[str, Any]) -> None:
     """The main numbers."""
-    for name, steps in results.get("live", {}).items():
+    for name, steps in results.get("live", {}).get("runs", {}).items():
         table = Table("step", "time", "FLOPs", "peak memory", title=f"against verl's step: {name}")
         for step, found in steps.items():
             time = found["time"]
             span = f"{time['median']:.2f} ({time['low']:.2f} to {time['high']:.2f})"
             table.add_row(step, span, f"{found['flops']:.3f}", f"{found['peak_memory']:.2f}")
         console.print(table)
-    for name, passes in results.get("memory", {}).items():
+    for name, passes in results.get("memory", {}).get("shapes", {}).items():
         table = Table("pass", "against verl's log-prob pass", title=f"peak memory: {name}")
         for step, found in passes.items():
             table.add_row(step, f"{found['to_log_probs']:.2f}")
@@ -94,7 +94,7 @@ def show(results: dict[str, Any]) -> None:
     table = Table("model", "case", "epochs", "at most", "found", "", title="targets, FLOPs against a GRPO step")
     for t in results.get("papers", {}).get("targets", []):
         verdict = "met" if t["met"] else "[red]missed[/]"
-        cells = (f"+{100 * t['limit']:.1f} %", f"+{100 * t['found']:.1f} %", verdict)
+        cells = (f"+{100 * t['at_most']:.1f} %", f"+{100 * t['found']:.1f} %", verdict)
         table.add_row(t["model"], t["case"], str(t["epochs"]), *cells)
     console.print(table)
 
@@ -109,16 +109,15 @@ def main() -> None:
     torch.set_num_threads(1)
     join_world()
     results = json.loads(args.out.read_text()) if args.out.exists() else {}
-    results["command"] = "PYTHONPATH=. python scripts/bench/side_by_side"
-    results["pairs"] = args.pairs
-    results |= versions_and_machine(PACKAGES)
     with tempfile.TemporaryDirectory() as folder:
         for part in args.parts:
             console.print(f"measuring: {part}")
-            results[part] = PARTS[part](Path(folder), args.pairs)
-            args.out.write_text(json.dumps(rounded(results), indent=1) + "\n")
+            card = {"command": f"PYTHONPATH=. python scripts/bench/side_by_side --parts {part} --pairs {args.pairs}"}
+            card |= versions_and_machine(PACKAGES)
+            results[part] = {"card": card, **rounded(PARTS[part](Path(folder), args.pairs))}
+            args.out.write_text(json.dumps(results, indent=1) + "\n")
     if args.out == OUT:
-        plot_growth(results["growth"])
+        plot_growth(results["growth"]["fields"])
     show(results)
 
 

@@ -33,7 +33,7 @@ class Parts:
         forward: the signal pass without a backward.
         saliency: what a backward adds to it: the body's, and the cotangents.
         saliency_attention: of that, the products of attention.
-        anywhere: the same without skipping the prompt.
+        saliency_whole: the same without skipping the prompt.
         vector: what a gradient-activation vector of the whole response adds.
         anchor: the signal pass over an expert solution as long as the response.
         body: forward of all blocks.
@@ -46,7 +46,7 @@ class Parts:
     forward: int
     saliency: int
     saliency_attention: int
-    anywhere: int
+    saliency_whole: int
     vector: int
     anchor: int
     body: int
@@ -94,8 +94,7 @@ class MetaModel:
         with torch.device("meta"):
             self.model = Qwen3ForCausalLM(config).eval()
             self.ids = torch.zeros(1, prompt + response, dtype=torch.int64)
-            self.through = torch.arange(response)
-            self.reads = torch.arange(answer)
+            self.rows = torch.arange(response)
             # a whole mask: transformers would look into a narrower one
             self.mask = torch.zeros(1, 1, prompt + response, prompt + response)
         if checkpointing:
@@ -137,7 +136,7 @@ class MetaModel:
             return ((states[: self.answer] * cotangent).sum() + hidden.sum() * 0).view(1, 1, 1)
 
         leaf, layers = Leaf(self.parts, "embeddings"), self.parts.layers
-        needed = Needed(self.through, self.reads, self.tokens) if selective else None
+        needed = Needed(self.rows, self.tokens) if selective else None
         with checkpointing_in_eval(layers, "embeddings"), replaced_head(self.parts.head, answer_with):
             if not backward:
                 with torch.no_grad():
@@ -179,7 +178,7 @@ def count_parts(
         forward=forward,
         saliency=backward.total - forward,
         saliency_attention=backward.attention - without.attention,
-        anywhere=meta.count(lambda: meta.signal(backward=True, selective=False)) - forward,
+        saliency_whole=meta.count(lambda: meta.signal(backward=True, selective=False)) - forward,
         vector=with_vector - forward,
         anchor=with_vector,
         body=meta.count(meta.body),
@@ -199,19 +198,18 @@ def added(
         group: rollouts of a prompt.
 
     Returns:
-        ``plugin`` (its pass takes the place of verl's log-prob pass), ``whole`` (the same, the backward not skipping
-        prompts), ``limit`` (a backward of the whole body over selected rows and one product with the output layer
-        over passing ones, on top of verl's pass) and ``authors``.
+        ``plugin`` (its pass takes the place of verl's log-prob pass), ``limit`` (on top of verl's pass, a backward
+        through the whole body to activations for selected rows, one product with the output layer for each vector, and
+        the forwards that cannot be had otherwise: OAR-G's noisy one, expert solutions) and ``authors`` (for selected
+        and passing rows alone).
     """
     base = parts.log_prob + epochs * parts.train
-    second = parts.body if noisy else 0
+    noise = selected * parts.body if noisy else 0
     vectors = passing * parts.vector + (parts.anchor / group if passing else 0)
-    pass_ = parts.forward - parts.log_prob + vectors
-    theirs = epochs * parts.authors_saliency if selected else 0
+    theirs = epochs * selected * parts.authors_saliency
     theirs += (passing + 1 / group) * parts.authors_vector if passing else 0
     return {
-        "plugin": (pass_ + selected * (parts.saliency + second)) / base,
-        "whole": (pass_ + selected * (parts.anywhere + second)) / base,
-        "limit": (selected * parts.anywhere + passing * parts.vector) / base,
+        "plugin": (parts.forward - parts.log_prob + vectors + selected * parts.saliency + noise) / base,
+        "limit": (vectors + selected * parts.saliency_whole + noise) / base,
         "authors": theirs / base,
     }

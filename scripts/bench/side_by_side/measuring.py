@@ -14,8 +14,7 @@ from setting import Setting, live_engine, make_rollouts
 from transformers import Qwen3ForCausalLM
 from ways import METHODS, Ways
 
-from tests.signals.test_memory import peak_bytes
-from tests.signals.traffic import flops_of
+from tests.signals.traffic import flops_of, peak_bytes
 
 Call = Callable[[], Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,8 +104,7 @@ def make_rollouts(setting: Setting, seed: int = 0) -> Rollouts:
 def join_world() -> None:
     """A group of this process alone, which verl's engine asks for."""
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-    store = tempfile.NamedTemporaryFile(prefix="side_by_side_", delete=False).name  # noqa: SIM115
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 
 
 def live_engine(setting: Setting, folder: Path, **options: Any) -> Any:

@@ -2,8 +2,8 @@
 
 The authors' way is written from their papers and the description of their code, as a baseline; it is not their code.
 
-GRAIL: in every inner epoch, a forward of its own over each micro-batch with all logits of the responses, and a backward
-    to the embeddings.
+GRAIL: in every inner epoch, a forward of its own over the selected rollouts with all logits of the responses, and a
+    backward to the embeddings.
 GAR: for each rollout that passes, a forward of its own, one sample at a time, with autograd through the output layer;
     the same for each expert solution.
 
@@ -107,13 +107,13 @@ class Ways:
         return self._engine.module(input_ids=ids, use_cache=False, logits_to_keep=keep).logits
 
     def authors_saliency(self) -> list[torch.Tensor]:
-        """GRAIL's: a forward with all logits and a backward to the embeddings, over all rollouts.
+        """GRAIL's: a forward with all logits and a backward to the embeddings, over the selected rollouts.
 
         Returns:
             Saliency (prompt + response,) of each.
         """
         found: list[torch.Tensor] = []
-        size, rows = self._setting.micro_batch, self._rollouts.rows
+        size, rows = self._setting.micro_batch, [r for r in self._rollouts.rows if r.answer[1]]
         for start in range(0, len(rows), size):
             part, leaf = rows[start : start + size], Leaf(self._parts, "embeddings")
             with checkpointing_in_eval(self._parts.layers, "embeddings"), leaf():
@@ -144,11 +144,13 @@ class Ways:
         passing = [r for r in self._rollouts.rows if r.vector[1]]
         for row in [*passing, *self._rollouts.anchors]:
             handle = self._parts.head.register_forward_pre_hook(from_here)
-            with torch.no_grad():
-                logits = self._logits([row])[0, :-1]
-                loss = torch.nn.functional.cross_entropy(logits.float(), torch.tensor(row.response), reduction="sum")
-                (g,) = torch.autograd.grad(loss, [kept["h"]])
-            handle.remove()
+            try:
+                with torch.no_grad():
+                    logits = self._logits([row])[0, :-1].float()
+                    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(row.response), reduction="sum")
+                    (g,) = torch.autograd.grad(loss, [kept["h"]])
+            finally:
+                handle.remove()
             found.append((g * kept["h"].detach())[0, :-1].mean(0))
         return found
 
