@@ -1,4 +1,4 @@
-"""Counts what a rank computes, sends and holds: FLOPs by PyTorch's counter, bytes of every collective and send, peaks."""
+"""What a rank computes, sends and holds: FLOPs by PyTorch's counter, bytes of every collective and send, peaks."""
 
 from __future__ import annotations
 

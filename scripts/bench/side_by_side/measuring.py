@@ -70,6 +70,7 @@ def pass_memory(setting: Setting, folder: Path) -> dict[str, dict[str, float]]:
     ways = ways_of(setting, folder)
     calls: dict[str, Call] = {"verl: log-probs": ways.log_probs}
     calls |= {f"plugin: {name}": partial(ways.signals, **options) for name, options in METHODS.items()}
+    calls["plugin: grail, recompute=False"] = partial(ways.signals, weights="grail", recompute=False)
     calls |= {"authors' way: grail": ways.authors_saliency, "authors' way: gar": ways.authors_vectors}
     calls["verl: training"] = ways.train
     peaks = {name: _settled_peak(call) for name, call in calls.items()}

@@ -84,12 +84,12 @@ class Ways:
 
     # ------------------------------ the plugin's ------------------------------
 
-    def signals(self, weights: str | None = None, gar: bool = False) -> None:
+    def signals(self, weights: str | None = None, gar: bool = False, recompute: bool = True) -> None:
         """The signal pass in the place of the log-prob pass, and that of the expert solutions."""
         rows, limits = self._rollouts.rows, Limits(rows=self._setting.micro_batch)
         if weights is None:
             rows = [Row(r.prompt, r.response, (0, 0), r.vector) for r in rows]
-        extra: dict[str, Any] = {"method": weights or "grail"}
+        extra: dict[str, Any] = {"method": weights or "grail", "recompute": recompute}
         if weights == "oar_g":
             extra |= {"noise_std": 1e-3, "seed": 0, "step": 1}
         order, plans, request = schedule_rows(rows, 1, limits, vectors=gar, **extra)
