@@ -88,6 +88,13 @@ def test_every_layout_equals_the_reference(models, layout):
     compare(run(path, layout, Limits(tokens=40)), model)
 
 
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+def test_a_pass_that_recomputes_nothing(models, recompute):
+    path, model = models["qwen3"]
+    layout = Layout(tp=2, pp=2, recompute=recompute)
+    compare(run(path, layout, Limits(tokens=40), recompute=False), model)
+
+
 OTHERS = [
     ("qwen3_tied", Layout(tp=2, pp=2)),
     ("qwen3_tied", Layout(cp=2)),

@@ -51,3 +51,16 @@ def test_what_is_sent_on_top_does_not_grow_with_tokens_times_width(tmp_path, lay
     # the bound can fail: width does cross ranks where it has to
     if layout.tp > 1:
         assert ours[64]["gar"] > ours[64]["forward"] and ours[64]["grail"] - ours[64]["forward"] > per_token / 8
+
+
+def test_a_pass_that_does_not_recompute_saves_forwards_of_selected_rows(tmp_path):
+    layout = Layout(pp=2, recompute="full")
+    path = save_with_tokenizer(tmp_path, build_model(vocab_size=128, intermediate_size=64, layers=4))
+    rows = _rows(True, False)
+    passes = {
+        name: (rows, *schedule_rows(rows, layout.dp, Limits(rows=2), recompute=recompute))
+        for name, recompute in (("forward", True), ("kept", False))
+    }
+    ranks = run_ranks(layout.ranks, _job, path, layout, passes)
+    again, kept, log_prob = (sum(r[name].flops for r in ranks) for name in ("forward", "kept", "log_prob"))
+    assert 0.5 * log_prob < again - kept < log_prob
