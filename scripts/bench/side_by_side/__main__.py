@@ -40,7 +40,7 @@ console = Console(width=120)
 def live(folder: Path, pairs: int) -> dict[str, Any]:
     """Both models, at one and at four epochs."""
     found = {}
-    for name, setting in (("tiny", TINY), ("small", SMALL)):
+    for name, setting in (("tiny", TINY), ("small", SMALL.changed(prompts=1))):
         for epochs in (1, 4):
             console.print(f"steps of the {name} model, {epochs} epochs")
             found[f"{name}, {epochs} epochs"] = side_by_side(setting.changed(epochs=epochs), folder, pairs)
@@ -102,7 +102,7 @@ def show(results: dict[str, Any]) -> None:
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=9, help="rounds of timed steps")
+    parser.add_argument("--pairs", type=int, default=7, help="rounds of timed steps")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="others are kept as they are")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
