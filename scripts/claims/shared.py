@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -171,20 +172,25 @@ def card(**arguments: Any) -> dict[str, Any]:
     }
 
 
-def write(name: str, content: dict[str, Any], out: Path = RESULTS) -> None:
-    """``out/name.json``."""
+def write(name: str, content: dict[str, Any], out: Path = RESULTS, compact: bool = False) -> None:
+    """``out/name.json``; ``compact``: lists of numbers on one line."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    text = json.dumps(content, indent=1)
+    if compact:
+        text = re.sub(
+            r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text
+        )
+    (out / f"{name}.json").write_text(text + "\n")
 
 
-def figure(columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
-    """A figure for `save` and its axes; no display is needed."""
+def figure(columns: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, list[Any]]:
+    """A figure for `save` and its axes, row by row; no display is needed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=size, dpi=110)
     FigureCanvasAgg(drawing)
-    axes = drawing.subplots(1, columns, squeeze=False)[0]
+    axes = drawing.subplots(rows, columns, squeeze=False).flatten()
     for ax in axes:
         ax.grid(alpha=0.25)
         ax.spines[["top", "right"]].set_visible(False)
