@@ -23,7 +23,7 @@ from tests.signals.tiny import build_model, ragged_rows, reference
 from verl_grail.core.spans import AnswerSpan
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-NAMES = ("profile", "cosine", "ntk", "ig")
+NAMES = ("profile", "cosine", "ntk", "ig", "seeds")
 # whole numbers, no letters next to them, nothing in front of the left side that belongs to it
 PLAIN_EQUATION = re.compile(r"(?<![\w.)^(-])(?<![-+*/] )(\d+(?:\s*[-+*/]\s*\d+)+)\s*=\s*(\d+)(?![\w^(]|\.\d|\s*[-+*/])")
 
