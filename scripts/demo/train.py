@@ -57,6 +57,8 @@ class Size:
     bucket_megabytes: int = 16
     kv_cache_bytes: int = 64 << 20
     ranks: int = 1
+    val_samples: int = 1
+    """Of each validation problem."""
 
 
 SIZES = {
@@ -108,6 +110,7 @@ def run_overrides(
         # validation samples as training does: greedy accuracy would mostly show how far sampling has sharpened
         f"{rollout}.val_kwargs.do_sample=True",
         f"{rollout}.val_kwargs.temperature=1.0",
+        f"{rollout}.val_kwargs.n={size.val_samples}",
         f"trainer.total_training_steps={size.steps}",
         "trainer.total_epochs=1000",
         "trainer.val_before_train=True",
@@ -131,7 +134,8 @@ def start(
     folder.mkdir(parents=True, exist_ok=True)
     for old in [folder / "metrics.jsonl", *folder.glob("rollouts/*.jsonl")]:
         old.unlink(missing_ok=True)
-    (folder / "val_n.json").write_text(json.dumps({"problems": _rows(task / "val.parquet"), "samples": 1}))
+    validation = {"problems": _rows(task / "val.parquet"), "samples": size.val_samples}
+    (folder / "val_n.json").write_text(json.dumps(validation))
     env = {**os.environ, **cpu_env()}
     command = [*python.command, "-m", "verl.trainer.main_ppo"]
     command += [*run_overrides(address, task, folder, method, size, seed, extra), *python.overrides]

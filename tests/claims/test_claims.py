@@ -23,7 +23,7 @@ from tests.signals.tiny import build_model, ragged_rows, reference
 from verl_grail.core.spans import AnswerSpan
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-NAMES = ("profile", "cosine", "ntk", "ig")
+NAMES = ("profile", "cosine", "ntk", "ig", "seeds")
 # whole numbers, no letters next to them, nothing in front of the left side that belongs to it
 PLAIN_EQUATION = re.compile(r"(?<![\w.)^(-])(?<![-+*/] )(\d+(?:\s*[-+*/]\s*\d+)+)\s*=\s*(\d+)(?![\w^(]|\.\d|\s*[-+*/])")
 
@@ -224,10 +224,10 @@ def test_the_cosines_of_the_pass_are_those_of_the_formula():
 
 
 def test_the_tables_of_the_results_are_up_to_date(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("docs_claims", SCRIPTS / "docs_claims.py")
+    spec = importlib.util.spec_from_file_location("docs_results", SCRIPTS / "docs_results.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert script.main(["--check"]) == 0, "run python scripts/docs_claims.py"
+    assert script.main(["--check"]) == 0, "run python scripts/docs_results.py"
     stale = tmp_path / "results.md"
     stale.write_text(script.PAGE.read_text().replace("| SmolLM2-135M-Instruct | 6 |", "| SmolLM2-135M-Instruct | 7 |"))
     monkeypatch.setattr(script, "PAGE", stale)

@@ -1,8 +1,8 @@
-"""Write the tables of docs/results.md that scripts/claims measured: ``python scripts/docs_claims.py [--check]``.
+"""Write the tables of docs/results.md: ``python scripts/docs_results.py [--check]``.
 
-Only what stands between a block's markers, ``<!-- claims: profile -->`` (``cosine``, ``ntk``, ``ig``) and
-``<!-- end of claims -->``, is rewritten, from ``scripts/claims/results``; with ``--check`` nothing is, and the exit
-status is 1 if the page is stale.
+Only what stands between a block's markers, ``<!-- results: profile -->`` (any name of `BLOCKS`) and
+``<!-- end of results -->``, is rewritten, from the results of ``scripts/claims`` and ``scripts/bench``; with ``--check``
+nothing is, and the exit status is 1 if the page is stale.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE, RESULTS = ROOT / "docs" / "results.md", ROOT / "scripts" / "claims" / "results"
-END = "<!-- end of claims -->"
+SCRIPTS = Path(__file__).resolve().parent
+sys.path.append(str(SCRIPTS))  # for a caller that imports this file from elsewhere
 
+import docs_cost
+from docs_cost import table
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+PAGE, RESULTS = SCRIPTS.parent / "docs" / "results.md", SCRIPTS / "claims" / "results"
+COST = SCRIPTS / "bench" / "results" / "side_by_side.json"
+END = "<!-- end of results -->"
 
 
 def cell(found: dict[str, Any], index: int | None = None, digits: int = 2) -> str:
@@ -126,7 +126,115 @@ def ig(content: dict[str, Any]) -> str:
     return f"{text}\n\n{table(header, rows)}"
 
 
-BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {"profile": profile, "cosine": cosine, "ntk": ntk, "ig": ig}
+def seeds(content: dict[str, Any]) -> str:
+    """Runs, final numbers by method, and every method against GRPO."""
+    size, task, methods = content["settings"]["size"], content["task"], content["methods"]
+    problems = task["arguments"]["val_size"]
+    counts = sorted({len(found["seeds"]) for found in methods.values()})
+    failures = sum(map(len, content["failures"].values()))
+    text = (
+        f"{content['runs_finished']} of {content['runs_wanted']} runs finished; tries that failed: {failures}"
+        f"{_named(content)}. Seeds for each method: {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}. "
+        f"{size['steps']} steps of {size['prompts']} prompts x {size['group']} rollouts, Adam at {size['lr']:g}, "
+        f"{task['parameters'] / 1000:.0f} thousand parameters, validation on {problems} problems, "
+        f"{size['val_samples']} sample{'s' if size['val_samples'] > 1 else ''} each, at temperature 1."
+    )
+    header = ["", "validation before", f"after {size['steps']} steps", "gain", "training, last quarter", "response"]
+    header += ["gradient norm", "cosine", "weight deviation"]
+    names = ("val_accuracy", "val_gain", "train_accuracy", "response_length", "gradient_norm", "cosine")
+    names += ("weight_deviation",)
+    rows = []
+    for method, found in methods.items():
+        final = found["final"]
+        cells = [cell(final[n], digits=1 if n == "response_length" else 3) if n in final else "" for n in names]
+        rows.append([f"`{method}`", cell(found["val_curve"], 0, 3), *cells])
+    compared = content["compared_with_grpo"]["val_accuracy"]
+    against = ["", "difference to GRPO", "seeds above", "p: t, Wilcoxon", "by Holm", "found with 80 % power"]
+    lines = [[f"`{method}`", *_compared(found)] for method, found in compared.items()]
+    others = content["compared_with_grpo"]
+    smallest = ", ".join(
+        f"{name.replace('_', ' ')} {_smallest(found)}" for name, found in others.items() if name != "val_accuracy"
+    )
+    start = content["before"]
+    noise = (
+        f"Before the first step all {start['runs']} runs have the same model: mean {start['mean']:.3f}, deviation "
+        f"{start['deviation']:.3f}, which is the error of one validation by sampling; a difference of two means over "
+        f"{start['seeds']} seeds has a standard error of {start['of_difference']:.3f} from that alone."
+    )
+    return (
+        f"{text}\n\n{table(header, rows)}\n\n{noise}\n\nValidation accuracy after the last step, paired by seed:\n\n"
+        f"{table(against, lines)}\n\nSmallest p by t and by Holm of the other outcomes: {smallest}."
+    )
+
+
+def _named(content: dict[str, Any]) -> str:
+    named = [f"{name} ({'; '.join(tries)})" for name, tries in content["failures"].items()]
+    return f": {', '.join(named)}" if named else ""
+
+
+def _compared(found: dict[str, Any]) -> list[str]:
+    values = found["differences"]
+    holm = f"{_p(found['t_p_holm'])}, {_p(found['wilcoxon_p_holm'])}"
+    tests = f"{_p(found['t_p'])}, {_p(found['wilcoxon_p'])}"
+    above = f"{sum(v > 0 for v in values)} of {len(values)}"
+    return [cell(found["difference"], digits=3), above, tests, holm, f"{found['found_with_80_percent_power']:.3f}"]
+
+
+def _p(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2g}"
+
+
+def _smallest(rows: dict[str, Any]) -> str:
+    method, found = min(rows.items(), key=lambda i: 1.0 if i[1]["t_p"] is None else i[1]["t_p"])
+    return f"{_p(found['t_p'])} and {_p(found['t_p_holm'])} (`{method}`, {cell(found['difference'], digits=3)})"
+
+
+def end_to_end(content: dict[str, Any]) -> str:
+    """Shares of a step, and the run on several ranks."""
+    parts = ("log_prob", "signals", "anchors", "generation", "update")
+    names = ["log-prob pass in all", "of it plan, signals and anchors", "of it anchors", "generation", "update"]
+    rows = []
+    for method, found in content["cost"].items():
+        shares = [_percent(found[part]) if found[part] else "" for part in parts]
+        ratios = [_range(found[key]) if key in found else "1" for key in ("pass_to_grpo", "step_to_grpo")]
+        rows.append([f"`{method}`", *shares, *ratios])
+    header = ["", *names, "pass / GRPO's", "step / GRPO's"]
+    text = table(header, rows)
+    if not content["ranks"]:
+        return text
+    lines = [
+        [
+            str(run["ranks"]),
+            *(_percent(run["shares"][part]) for part in parts),
+            f"{run['val_accuracy'][0]:.3f}",
+            f"{run['val_accuracy'][-1]:.3f}",
+        ]
+        for run in content["ranks"]
+    ]
+    one, ranks = content["ranks"][0], ["ranks", *names, "before", "after"]
+    return (
+        f"{text}\n\n`{one['method']}`, seed {one['seed']}, by ranks, with validation accuracy:\n\n{table(ranks, lines)}"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _range(found: dict[str, float]) -> str:
+    return f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+
+
+BLOCKS: dict[str, tuple[Path, Callable[[dict[str, Any]], str]]] = {
+    "profile": (RESULTS / "profile.json", profile),
+    "cosine": (RESULTS / "cosine.json", cosine),
+    "ntk": (RESULTS / "ntk.json", ntk),
+    "ig": (RESULTS / "ig.json", ig),
+    "seeds": (RESULTS / "seeds.json", seeds),
+    "end_to_end": (RESULTS / "seeds.json", end_to_end),
+    **{name: (COST, block) for name, block in docs_cost.BLOCKS.items()},
+}
+"""Name on the page -> results file, and what writes the block from it."""
 
 
 def rendered(page: str) -> str:
@@ -135,12 +243,12 @@ def rendered(page: str) -> str:
     Raises:
         ValueError: a block's markers are missing, or there are several.
     """
-    for name, block in BLOCKS.items():
-        begin = f"<!-- claims: {name} -->"
+    for name, (file, block) in BLOCKS.items():
+        begin = f"<!-- results: {name} -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(END), re.DOTALL)
         if len(pattern.findall(page)) != 1:
             raise ValueError(f"{PAGE.name} must hold exactly one {begin} with {END} after it")
-        new = f"{begin}\n\n{block(json.loads((RESULTS / f'{name}.json').read_text()))}\n\n{END}"
+        new = f"{begin}\n\n{block(json.loads(file.read_text()))}\n\n{END}"
         page = pattern.sub(lambda _, new=new: new, page)
     return page
 
@@ -155,7 +263,7 @@ def main(argv: list[str] | None = None) -> int:
     if new == old:
         return 0
     if args.check:
-        print(f"{PAGE.name} is stale: run python scripts/docs_claims.py", file=sys.stderr)
+        print(f"{PAGE.name} is stale: run python scripts/docs_results.py", file=sys.stderr)
         return 1
     PAGE.write_text(new, encoding="utf-8")
     return 0
