@@ -1,8 +1,8 @@
 """Write the tables of docs/results.md: ``python scripts/docs_results.py [--check]``.
 
 Only what stands between a block's markers, ``<!-- results: profile -->`` (any name of `BLOCKS`) and
-``<!-- end of results -->``, is rewritten, from the results of ``scripts/claims`` and ``scripts/bench``; with ``--check``
-nothing is, and the exit status is 1 if the page is stale.
+``<!-- end of results -->``, is rewritten, from the results of ``scripts/claims`` and ``scripts/bench``; with
+``--check`` nothing is, and the exit status is 1 if the page is stale.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SCRIPTS = Path(__file__).resolve().parent
-sys.path.append(str(SCRIPTS))  # for a caller that imports this file from elsewhere
+sys.path.append(str(Path(__file__).resolve().parent))  # for a caller that imports this file from elsewhere
 
 import docs_cost
 from docs_cost import table
 
+SCRIPTS = Path(__file__).resolve().parent
 PAGE, RESULTS = SCRIPTS.parent / "docs" / "results.md", SCRIPTS / "claims" / "results"
 COST = SCRIPTS / "bench" / "results" / "side_by_side.json"
 END = "<!-- end of results -->"
