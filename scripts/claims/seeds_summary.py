@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from verl_grail.evaluation.significance import detectable, holm, paired_t, t_power, wilcoxon
+from verl_grail.evaluation.stats import spread
 from verl_grail.report.runs import Run, load_metrics
 from verl_grail.report.table import accuracy_series
 
@@ -181,11 +182,10 @@ def comparisons(runs: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> di
 
 def _tests(values: Sequence[float]) -> dict[str, float | None]:
     size = detectable(lambda dz: t_power(len(values), dz)) if len(values) > 1 else None
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return {
         "t_p": _rounded(paired_t(values).p),
         "wilcoxon_p": _rounded(wilcoxon(values).p),
-        "found_with_80_percent_power": None if size is None else _rounded(size * spread),
+        "found_with_80_percent_power": None if size is None else _rounded(size * (spread(values) or 0.0)),
     }
 
 
@@ -193,18 +193,19 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, _DIGITS)
 
 
-def before(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def before(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Validation before the first step over all runs: one model on the same problems, so ``deviation`` is the error of
-    one validation by sampling alone, and ``of_difference`` what it does to a difference of two means over ``seeds``."""
+    one validation by sampling alone, and ``of_difference`` what it does to a difference of two means over ``seeds``;
+    both None for a single run."""
     values = [r["val_accuracy"][0] for r in runs]
     seeds = len({r["seed"] for r in runs})
-    deviation = float(np.std(values, ddof=1))
+    deviation = spread(values)
     return {
         "runs": len(values),
         "mean": round(float(np.mean(values)), _DIGITS),
-        "deviation": round(deviation, _DIGITS),
+        "deviation": _rounded(deviation),
         "seeds": seeds,
-        "of_difference": round(deviation * math.sqrt(2 / seeds), _DIGITS),
+        "of_difference": None if deviation is None else _rounded(deviation * math.sqrt(2 / seeds)),
     }
 
 

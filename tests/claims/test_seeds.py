@@ -238,6 +238,7 @@ def test_summary():
 def test_validation_before_the_first_step_tells_the_error_by_sampling():
     runs = [{"seed": s, "val_accuracy": [v, 0.9]} for s, v in ((1, 0.4), (1, 0.5), (2, 0.6))]
     assert of.before(runs) == {"runs": 3, "mean": 0.5, "deviation": 0.1, "seeds": 2, "of_difference": 0.1}
+    assert of.before(runs[:1]) == {"runs": 1, "mean": 0.4, "deviation": None, "seeds": 1, "of_difference": None}
 
 
 def test_last_quarter():
