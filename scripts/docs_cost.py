@@ -61,7 +61,7 @@ def live(content: dict[str, Any]) -> str:
                 f"{run[step]['peak_memory']:.2f}"
             )
         rows.append([step, *cells])
-    return table(["step", *runs], rows)
+    return table(["step", *(name.replace("1 epochs", "1 epoch") for name in runs)], rows)
 
 
 def memory(content: dict[str, Any]) -> str:
