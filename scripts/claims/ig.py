@@ -10,6 +10,7 @@ loss (completeness). FLOPs of the pass, counted. Intervals: 95 %, by bootstrap o
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[2, 8, 24])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only-cost", action="store_true", help="count FLOPs again and keep the agreement as it is")
     args = parser.parse_args()
     model, tokenizer = shared.load_model(args.work, args.threads)
     token_bytes = TokenBytes.from_tokenizer(tokenizer)
@@ -128,7 +130,13 @@ def main() -> None:
     right = sum(r["outcome"] == "correct" for r in found)
     content["rollouts"] = {"right": right, "wrong": len(found) - right, "sampled": sampled["arguments"]}
     content["cost"] = cost(model, rows[0], args.steps)
-    content["agreement"] = compare(model, rows, spans, sorted(args.steps), args.seed)
+    if args.only_cost:
+        kept = json.loads((shared.RESULTS / "ig.json").read_text())
+        if any(kept[key] != content[key] for key in ("rollouts", "command")):
+            parser.error("the agreement that is kept is of other rollouts or steps: leave --only-cost out")
+        content["agreement"] = kept["agreement"]
+    else:
+        content["agreement"] = compare(model, rows, spans, sorted(args.steps), args.seed)
     shared.write("ig", content)
 
 
