@@ -8,13 +8,15 @@ and the exit status is 1 if the file is stale.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
-import re
 import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent))  # for a caller that imports this file from elsewhere
+
+from docs_page import filled, write_or_check
 
 from verl_grail import config
 
@@ -65,35 +67,13 @@ def table(section: type) -> str:
 
 
 def rendered(page: str) -> str:
-    """The page with every table up to date.
-
-    Raises:
-        ValueError: a section's markers are missing, or there are several.
-    """
-    for section in SECTIONS:
-        begin = f"<!-- settings: {section.key} -->"
-        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(END), re.DOTALL)
-        if len(pattern.findall(page)) != 1:
-            raise ValueError(f"{PAGE.name} must hold exactly one {begin} with {END} after it")
-        block = f"{begin}\n\n{table(section)}\n\n{END}"
-        page = pattern.sub(lambda _, block=block: block, page)
-    return page
+    """The page with every table up to date; raises as `docs_page.filled`."""
+    return filled(page, {f"<!-- settings: {section.key} -->": table(section) for section in SECTIONS}, END)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; exit status 1 if ``--check`` finds the page stale."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--check", action="store_true", help="write nothing, only say whether the page is up to date")
-    args = parser.parse_args(argv)
-    old = PAGE.read_text(encoding="utf-8")
-    new = rendered(old)
-    if new == old:
-        return 0
-    if args.check:
-        print(f"{PAGE} is stale: run python scripts/docs_config.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    return write_or_check(argv, PAGE, rendered, "docs_config.py")
 
 
 if __name__ == "__main__":

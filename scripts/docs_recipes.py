@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent))  # for a caller that imports this file from elsewhere
+
+from docs_page import filled, write_or_check
 
 from verl_grail.config import SignalsConfig
 from verl_grail.cost.memory import Parallel, memory
@@ -32,19 +34,8 @@ def table() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; exit status 1 if ``--check`` finds the page stale."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    args = parser.parse_args(argv)
-    old = PAGE.read_text(encoding="utf-8")
-    block = f"<!-- memory -->\n\n{table()}\n\n<!-- end of memory -->"
-    new = re.sub("<!-- memory -->.*?<!-- end of memory -->", lambda _: block, old, flags=re.DOTALL)
-    if new == old:
-        return 0
-    if args.check:
-        print(f"{PAGE} is stale: run python scripts/docs_recipes.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    blocks = {"<!-- memory -->": table()}
+    return write_or_check(argv, PAGE, lambda page: filled(page, blocks, "<!-- end of memory -->"), "docs_recipes.py")
 
 
 if __name__ == "__main__":

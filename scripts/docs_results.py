@@ -7,9 +7,7 @@ Only what stands between a block's markers, ``<!-- results: profile -->`` (any n
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parent))  # for a caller that impor
 
 import docs_cost
 from docs_cost import table
+from docs_page import filled, write_or_check
 
 SCRIPTS = Path(__file__).resolve().parent
 PAGE, RESULTS = SCRIPTS.parent / "docs" / "results.md", SCRIPTS / "claims" / "results"
@@ -238,35 +237,14 @@ BLOCKS: dict[str, tuple[Path, Callable[[dict[str, Any]], str]]] = {
 
 
 def rendered(page: str) -> str:
-    """The page with every block up to date.
-
-    Raises:
-        ValueError: a block's markers are missing, or there are several.
-    """
-    for name, (file, block) in BLOCKS.items():
-        begin = f"<!-- results: {name} -->"
-        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(END), re.DOTALL)
-        if len(pattern.findall(page)) != 1:
-            raise ValueError(f"{PAGE.name} must hold exactly one {begin} with {END} after it")
-        new = f"{begin}\n\n{block(json.loads(file.read_text()))}\n\n{END}"
-        page = pattern.sub(lambda _, new=new: new, page)
-    return page
+    """The page with every block up to date; raises as `docs_page.filled`."""
+    blocks = {f"<!-- results: {n} -->": block(json.loads(file.read_text())) for n, (file, block) in BLOCKS.items()}
+    return filled(page, blocks, END)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; exit status 1 if ``--check`` finds the page stale."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--check", action="store_true", help="write nothing, only say whether the page is up to date")
-    args = parser.parse_args(argv)
-    old = PAGE.read_text(encoding="utf-8")
-    new = rendered(old)
-    if new == old:
-        return 0
-    if args.check:
-        print(f"{PAGE.name} is stale: run python scripts/docs_results.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    return write_or_check(argv, PAGE, rendered, "docs_results.py")
 
 
 if __name__ == "__main__":

@@ -131,6 +131,14 @@ def test_interpolated_values_are_validated_resolved(run_config):
             r"algorithm\.signals\.backward_micro_batch_size_per_gpu is not read",
         ),
         (
+            ["+algorithm.signals.recompute=False", "actor_rollout_ref.model.enable_gradient_checkpointing=False"],
+            r"recompute=False is not read while training recomputes nothing",
+        ),
+        (
+            ["+algorithm.signals.recompute=False", "algorithm.adv_estimator=grpo", "reward.reward_manager.name=gar"],
+            r"recompute=False is not read in a pass without a backward",
+        ),
+        (
             [
                 "actor_rollout_ref.actor.use_dynamic_bsz=True",
                 "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=600",

@@ -171,6 +171,7 @@ def parallel_of(config: Any) -> Parallel:
 def workload_of(config: Any) -> Workload:
     """A step with responses of full length."""
     from verl_grail.config import load_settings
+    from verl_grail.plugin.startup import recomputes
 
     settings = load_settings(config)
     actor, rollout, data = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.data
@@ -181,7 +182,7 @@ def workload_of(config: Any) -> Workload:
         prompt=data.max_prompt_length,
         response=data.max_response_length,
         updates=actor.ppo_epochs,
-        recompute=_recomputes(config),
+        recompute=recomputes(config),
         recompute_signals=settings.signals.recompute,
         saliency=share[section.rollouts] if section else 0.0,
         answer=_ANSWER_TOKENS,
@@ -191,13 +192,6 @@ def workload_of(config: Any) -> Workload:
         vectors=(_PASSING if gar.gate else 1.0) if gar else 0.0,
         anchors=data.train_batch_size if gar else 0,
     )
-
-
-def _recomputes(config: Any) -> bool:
-    actor = config.actor_rollout_ref.actor
-    if actor.strategy == "megatron":
-        return bool(actor.megatron.override_transformer_config.get("recompute_granularity"))
-    return bool(config.actor_rollout_ref.model.get("enable_gradient_checkpointing", False))
 
 
 def estimate(config: Any) -> list[str]:

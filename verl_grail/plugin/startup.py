@@ -106,6 +106,28 @@ def _check_actor(config: DictConfig) -> None:
         raise ConfigError("actor_rollout_ref.rollout.temperature must be above 0: the answer loss divides by it")
 
 
+def recomputes(config: Any) -> bool:
+    """Whether the actor's training recomputes activations in its backward."""
+    if _get(config, "actor_rollout_ref.actor.strategy") == "megatron":
+        return bool(_get(config, "actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity"))
+    return bool(_get(config, "actor_rollout_ref.model.enable_gradient_checkpointing", False))
+
+
+def _check_recompute(config: DictConfig, settings: Settings) -> None:
+    if settings.signals.recompute:
+        return
+    if settings.weighting is None:
+        raise ConfigError(
+            "algorithm.signals.recompute=False is not read in a pass without a backward: drop it, or set "
+            "algorithm.adv_estimator to grail or oar_g"
+        )
+    if not recomputes(config):
+        raise ConfigError(
+            "algorithm.signals.recompute=False is not read while training recomputes nothing "
+            "(actor_rollout_ref.model.enable_gradient_checkpointing, or Megatron's recompute_granularity): drop it"
+        )
+
+
 def sequence_ranks(config: DictConfig) -> int:
     """Ranks that share a sequence: verl's token budgets are for each of them."""
     places = (
@@ -290,6 +312,7 @@ def check_run(config: DictConfig) -> Settings:
     if settings.active:
         _check_trainer(config, settings)
         _check_actor(config)
+        _check_recompute(config, settings)
         _check_weighting(config, settings)
         _check_gar(config, settings)
     _check_reward_function(config, settings)
