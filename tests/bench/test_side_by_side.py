@@ -12,8 +12,8 @@ import papers
 import pytest
 import torch
 from counting import Parts, added, causal_flops, count_parts, qwen3_config
-from setting import TINY, make_rollouts
-from ways import Ways
+from setting import DEEP, TINY, make_rollouts
+from ways import METHODS, Ways
 
 import verl_grail.signals.fsdp as fsdp
 from tests.signals.engines import PlainEngine, build_engine, run_pass, run_ranks, schedule_rows
@@ -152,3 +152,19 @@ def test_the_cost_falls_with_epochs_and_with_fewer_selected_rows():
     by_epochs = [added(parts, n, selected=1.0)["plugin"] for n in (1, 2, 4)]
     assert by_epochs == sorted(by_epochs, reverse=True)
     assert added(parts, 1, selected=0.5)["plugin"] < added(parts, 1, selected=1.0)["plugin"]
+
+
+def _peaks(rank, folder, setting):
+    return measuring.pass_memory(setting, Path(folder))
+
+
+@pytest.mark.layout
+def test_a_backward_stays_near_the_memory_of_verls_pass(tmp_path):
+    """With checkpointing, at Qwen3-8B's V / (L d) and half of its depth: at most 1.3 times verl's log-prob pass."""
+    setting = DEEP["as Qwen3-8B"].changed(layers=18, vocab=1186, prompts=1)
+    (found,) = run_ranks(1, _peaks, str(tmp_path), setting)
+    peaks = {name: peak["to_log_probs"] for name, peak in found.items()}
+    assert all(peaks[f"plugin: {name}"] <= 1.3 for name in METHODS)
+    assert peaks["plugin: no signal"] < 0.8 and peaks["verl: log-probs, fused head"] < 0.8
+    # the bound can fail: without recomputation, and with all of the responses' logits
+    assert peaks["plugin: grail, recompute=False"] > 1.3 and peaks["authors' way: grail"] > peaks["plugin: grail"]
