@@ -115,7 +115,8 @@ class SignalPass:
         self.request = request
         self.parts = check_engine(engine, request.leaf)
         self._measure = measure_of(request)
-        self._config = base_model(engine.module).config
+        # a user's function may look at the prompt's gradients
+        self._selective = request.measure is None and can_select(base_model(engine.module).config)
 
     def run(self, data: TensorDict) -> dict[str, torch.Tensor]:
         """Run the pass; the engine must be in its eval mode.
@@ -190,7 +191,7 @@ class SignalPass:
 
     def _needed(self, at: Positions, length: int) -> Needed | None:
         """Positions of this rank's part that the backward goes through; None: all, also the prompt's."""
-        if self.request.measure is not None or not can_select(self._config):  # a user's function may look at the prompt
+        if not self._selective:
             return None
         part = Slice(self.engine, at, length)
         rows = needed_rows(at)
